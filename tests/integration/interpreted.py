@@ -1,7 +1,7 @@
 """Graphs as they are compiled for a GPU, on the CPU: their host programs as they are, their kernels by Triton's interpreter.
 
 ``python -m tests.integration.interpreted operators abs:float32 …``, ``models bert gpt2 …``, ``tuned`` (products as kernels),
-``attention "soft caps" …`` (as it is written out) or ``graphs 1 2 …`` (seeds of random graphs, ``--count`` each) compares with eager,
+``images`` (convolutions), ``attention "soft caps" …`` (as it is written out) or ``graphs 1 2 …`` (seeds of random graphs, ``--count`` each) compares with eager,
 in a process of its own (the interpreter is chosen when Triton is imported), and prints a line of JSON. ``--all [--shard K/N]`` takes
 every operator, ``--choose SEED`` blocks by chance, ``--small`` a card for which short rows are long.
 """
@@ -40,7 +40,7 @@ from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Extern
 from fuselens.pipeline import phases, programs, stages
 from fuselens.pipeline.recorder import Run
-from fuselens.rewrite import own_attention
+from fuselens.rewrite import biases, own_attention
 from fuselens.runtime import memory
 from fuselens.runtime.gpu import launch, triton_worker
 
@@ -170,6 +170,7 @@ def install() -> None:
         (stages, "lower", lower),
         (stages, "call_flash_attention", lambda module: []),
         (stages, "call_own_attention", functools.partial(own_attention.call_own_attention, device="cuda")),
+        (biases, "_is_on_gpu", lambda node: bool(node.args)),
         (Run, "target", "cuda"),
         (phases, "floats_as_tensors", on_cpu),
         (programs, "build", build),
@@ -354,6 +355,33 @@ def tuned() -> list[str]:
     return [*out, *COUNTS.errors]
 
 
+def images() -> list[str]:
+    """The differences of networks of convolutions, whose images change their memory, and of their gradients."""
+    import fuselens
+
+    nets = {
+        "transposed": (torch.nn.Conv2d(4, 8, 1), torch.nn.ConvTranspose2d(8, 6, 3, stride=2), torch.nn.SiLU()),
+        "depthwise": (torch.nn.Conv2d(8, 8, 3, groups=8), torch.nn.Hardswish(), torch.nn.Conv2d(8, 5, 1)),
+        "groups": (torch.nn.Conv2d(4, 8, 3), torch.nn.GroupNorm(2, 8), torch.nn.SiLU(), torch.nn.Conv2d(8, 4, 3)),
+        "lines": (torch.nn.Conv2d(4, 8, 3), torch.nn.Softmax(2), torch.nn.Conv2d(8, 4, 1), torch.nn.Softmax(3)),
+        "instances": (torch.nn.Conv2d(4, 8, 3), torch.nn.InstanceNorm2d(8, affine=True), torch.nn.GELU()),
+    }
+    out = []
+    for name, layers in nets.items():
+        net = torch.nn.Sequential(*layers)
+        channels = next(p for p in net.parameters()).shape[1] if name != "depthwise" else 8
+        x = torch.randn(3, channels, 17, 19, requires_grad=True)
+        leaves = [x, *net.parameters()]
+        wanted, found = net(x), fuselens.compile(net, fullgraph=True)(x)
+        cotangent = torch.randn_like(wanted)
+        pairs = zip(*(torch.autograd.grad(y, leaves, cotangent) for y in (found, wanted)), strict=True)
+        for k, (a, b) in enumerate([(found, wanted), *pairs]):
+            if a.stride() != b.stride() or not torch.allclose(a, b, rtol=1e-3, atol=1e-4):
+                out.append(f"{name}: value {k} differs by {(a - b).abs().max():.2g}")
+        COUNTS.errors += MEMORY.problems()
+    return [*out, *COUNTS.errors]
+
+
 def difference(program: Any) -> str | None:
     """How a random graph differs from eager, or why its kernels could not run; None also where they would take too long."""
     from .graph_comparison import outcome
@@ -422,7 +450,7 @@ def attention(names: Iterable[str]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("operators", "models", "tuned", "attention", "graphs"))
+    parser.add_argument("what", choices=("operators", "models", "tuned", "attention", "graphs", "images"))
     parser.add_argument("names", nargs="*")
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--shard", default="0/1")
@@ -446,6 +474,8 @@ def main() -> None:
             differences = models(given.names)
         elif given.what == "tuned":
             differences = tuned()
+        elif given.what == "images":
+            differences = images()
         elif given.what == "graphs":
             differences = graphs(given.names, given.count)
         elif given.what == "attention":

@@ -61,6 +61,10 @@ def test_a_model() -> None:
     assert interpreted("models", "gpt2")["launches"] > 40
 
 
+def test_images() -> None:
+    assert interpreted("images")["launches"] > 30
+
+
 def test_products_as_kernels() -> None:
     assert interpreted("tuned")["kernels"] > 8
 

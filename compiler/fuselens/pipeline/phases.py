@@ -58,15 +58,15 @@ def _inference(joint: Joint, run: Run, cache: GraphCache, constants: Mapping[int
         with run.stage("freeze"), torch_private.autocast_off():
             run.graph.decisions += freeze(module, constants)
     if run.loops:
-        _lay_out([module.graph], (), run)
+        _lay_out([module.graph], lambda: (), run)
     bind, written = _programmed(module, run, keep, writes=joint.signature.new_values(), constants=constants)
     return with_effects(joint.signature, bind(), written, run)
 
 
-def _lay_out(graphs: list[fx.Graph], passed: Iterable[tuple[fx.Node, fx.Node]], run: Run) -> None:
-    """Chooses the memory of images. Which convolutions add their biases depends on it."""
+def _lay_out(graphs: list[fx.Graph], passed: Callable[[], Iterable[tuple[fx.Node, fx.Node]]], run: Run) -> None:
+    """Chooses the memory of images. Which convolutions add their biases depends on it; then it is a sum that is ``passed``."""
     biases.apart(graphs)
-    if channels_last(graphs, passed, gpu.convolutions(run)):
+    if channels_last(graphs, passed(), gpu.convolutions(run)):
         biases.apart(graphs)
 
 
@@ -74,7 +74,7 @@ def _training(joint: Joint, run: Run, cache: GraphCache, again: bool) -> Callabl
     with run.stage("partition"):
         parts = partition(joint, memory_budget=run.config.memory_budget, fuses=fuses)
     if run.loops:
-        _lay_out([parts.forward.graph, parts.backward.graph], parts.passed(), run)
+        _lay_out([parts.forward.graph, parts.backward.graph], parts.passed, run)
     run.graph.decisions += parts.decisions
     run.record("forward", "py", lambda: graph_text.show(parts.forward.graph, f"forward{run.graph.id}"))
     run.record("backward", "py", lambda: graph_text.show(parts.backward.graph, f"backward{run.graph.id}"))

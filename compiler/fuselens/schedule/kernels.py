@@ -26,6 +26,7 @@ from fuselens.schedule.phases import Written, find_picked, hoist, join_scratch, 
 
 KEEP = 20  # cost (ir units, all passes together) above which a value is kept in memory between passes
 KEEP_ROW = 8  # the same on a CPU, where the row stays in cache and an output of the kernel can hold the value
+HELD = 8192  # elements of a row up to which a GPU's program has all of it at hand
 KEEP_BYTE = 6  # the same on a GPU, for each byte of what is stored, and read once: memory moves it in as much time
 
 
@@ -179,9 +180,12 @@ class _Builder:
                     spare = [m for m in spare if m is not output]
 
     def _least_to_keep(self, member: Member, passes: int, output: Member | None, inner: tuple[Axis, ...]) -> float:
-        if self.plan.graph.buffers[member.item.storage].device != "cpu":
-            return KEEP_BYTE * ITEMSIZE[member.item.store.dtype] * (1 + passes) / 2
-        return KEEP_ROW if output and self._row_in_cache(member, inner) else KEEP
+        if self.plan.graph.buffers[member.item.storage].device == "cpu":
+            return KEEP_ROW if output and self._row_in_cache(member, inner) else KEEP
+        steps, length = self._steps(member), points(self.plan.graph, (a.size for a in inner))
+        if length <= HELD and any(steps.get(a.name) == 1 for a in inner):
+            return KEEP  # in registers
+        return KEEP_BYTE * ITEMSIZE[member.item.store.dtype] * (1 + passes) / 2
 
     def _demands(self) -> dict[str, set[int]]:
         """For each storage the levels of the passes that need its values, if nothing but stored ones is kept."""
