@@ -33,7 +33,6 @@ from fuselens.torch_private import integer_functions
 
 COLUMNS = 64  # points of a program where memory is contiguous along points
 LEAST = {True: 64, False: 2048}  # elements of a part: in columns, and along rows
-ACROSS = 3  # times the time of a store that one across memory takes longer
 SECTOR, FEW = 32, 64  # bytes that memory gives at least, and up to which neighbours in a row are few
 
 
@@ -375,8 +374,7 @@ def _turned(graph: Graph, kernel: Kernel) -> _Pieces | None:
     if len(read) != 1 or not read <= points or read & stored:
         return None
     size = graph.hint(product(a.size for a in (*kernel.axes, *last.axes)))
-    moved = size * sum(ITEMSIZE[o.dtype] for o in last.body if o.op == "store")
-    if ACROSS * moved / graph.card.bandwidth < KERNEL_SECONDS:
+    if size * SECTOR * sum(o.op == "store" for o in last.body) / graph.card.bandwidth < KERNEL_SECONDS:
         return None
     pieces = _Pieces(graph, kernel, True, False, 0, 1)
     pieces.part_last()
