@@ -355,30 +355,35 @@ def _turned(graph: Graph, kernel: Kernel) -> _Pieces | None:
     """A kernel whose last pass stores along another axis than the one along which all read, in two pieces; None where it does not,
     or stores little."""
     last = kernel.phases[-1]
-    if kernel.kind != "reduction" or not last.axes or any(o.op in ("reduce", "scan") or o.update for o in last.body):
+    stores = sum(o.op == "store" for o in last.body)
+    if kernel.kind != "reduction" or not last.axes or not stores or any(o.op == "reduce" for o in last.body):
         return None
-    if any(o.op == "scan" or o.update for o in kernel.ops()) or not any(o.op == "store" for o in last.body):
+    if any(o.op == "scan" or o.update for o in kernel.ops()):
         return None
-    points = frozenset(a.name for a in kernel.axes)
-    read, stored = set[str](), set[str]()
-    for phase in kernel.phases:
-        own = frozenset(a.name for a in phase.axes)
-        for op in phase.body if own else ():
-            if op.op in ("load", "store") and own & symbol_names(op.args[1]):
-                form = linear(op.args[1], own | points)
-                nearest = {name if name in points else "" for name, step in form.terms if step == 1} if form else {""}
-                if phase is last and op.op == "store":
-                    stored |= nearest
-                else:
-                    read |= nearest
-    if len(read) != 1 or not read <= points or read & stored:
+    read, stored = _ways(kernel)
+    if len(read) != 1 or "" in read or read & stored:
         return None
     size = graph.hint(product(a.size for a in (*kernel.axes, *last.axes)))
-    if size * SECTOR * sum(o.op == "store" for o in last.body) / graph.card.bandwidth < KERNEL_SECONDS:
+    if size * SECTOR * stores / graph.card.bandwidth < KERNEL_SECONDS:
         return None
     pieces = _Pieces(graph, kernel, True, False, 0, 1)
     pieces.part_last()
     return pieces
+
+
+def _ways(kernel: Kernel) -> tuple[set[str], set[str]]:
+    """Along which of the kernel's axes neighbours in memory lie ("" for any other) of what passes load
+    and store, and of what the last one stores."""
+    points, last = frozenset(a.name for a in kernel.axes), kernel.phases[-1]
+    read, stored = set[str](), set[str]()
+    for phase in kernel.phases:
+        own = frozenset(a.name for a in phase.axes)
+        for op in phase.body:
+            if op.op in ("load", "store") and own & symbol_names(op.args[1]):
+                form = linear(op.args[1], own | points)
+                nearest = {name if name in points else "" for name, step in form.terms if step == 1} if form else {""}
+                (stored if phase is last and op.op == "store" else read).update(nearest)
+    return read, stored
 
 
 def _seconds_of_memory(graph: Graph, moved: int, programs: int) -> float:
