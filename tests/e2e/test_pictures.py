@@ -208,10 +208,9 @@ def test_a_picture_is_saved(workbench: Workbench, workspace: Path, title: str, s
     name = f"toy-{'graph' if title == 'Fused graph' else 'memory'}.{suffix}"
     (workspace / name).unlink(missing_ok=True)
     page.click(".saving button", suffix.upper())
-    workbench.visible(".quick-input-widget input")
+    workbench.visible(".quick-input-widget input.input")
     until("the name", lambda: name in str(workbench.page("evaluate", INPUT)))
-    workbench.page("press", "Enter")
-    content = until("a file", lambda: (workspace / name).exists() and (workspace / name).read_bytes())
+    content = workbench.enter("a file", lambda: (workspace / name).exists() and (workspace / name).read_bytes())
     (workbench.pictures / name).write_bytes(content)
     if suffix == "svg":
         assert b"abs_add_div_0" in content
@@ -221,7 +220,7 @@ def test_a_picture_is_saved(workbench: Workbench, workspace: Path, title: str, s
         assert len(content) > 5000
 
 
-INPUT = "() => document.querySelector('.quick-input-widget input')?.value ?? ''"
+INPUT = "() => document.querySelector('.quick-input-widget input.input')?.value ?? ''"
 
 
 def test_it_follows_saves(workbench: Workbench, workspace: Path):

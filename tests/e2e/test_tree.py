@@ -135,8 +135,7 @@ def test_stages_open_and_are_saved(workbench: Workbench, workspace: Path) -> Non
     until("proposed name", lambda: workbench.page("evaluate", source).endswith(proposed))
     workbench.page("press", "Control+a")
     workbench.page("type", str(target))
-    workbench.page("press", "Enter")
-    until("saved text", lambda: target.exists() and target.read_text().startswith("graph"))
+    workbench.enter("saved text", lambda: target.exists() and target.read_text().startswith("graph"))
     target.unlink()
     workbench.click(ROW, "stages")
 

@@ -292,6 +292,18 @@ class Workbench:
 
         return until(f"effect of the lens {lens!r}", pressed)
 
+    def enter(self, what: str, effect: Callable[[], T]) -> T:
+        """Presses Enter until that has an effect, and returns it: a dialog that still reads a folder takes no key."""
+
+        def pressed() -> T | None:
+            self.page("press", "Enter")
+            try:
+                return until(what, effect, 5)
+            except AssertionError:
+                return None
+
+        return until(what, pressed)
+
     def notifications(self) -> list[str]:
         """Those on the screen, and in the list of those that went by if it is shown."""
         return self.texts(f".notification-toast {NOTIFICATION}, .notifications-center {NOTIFICATION}")
