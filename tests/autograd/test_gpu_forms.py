@@ -79,6 +79,16 @@ def test_other_instance_norms_stay() -> None:
     assert each_channel_a_group(torch.randn(2, 6, 1, 1)) is None
 
 
+def test_operands_by_name() -> None:
+    def named(at: Tensor, weight: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        return F.embedding_bag(input=at, weight=weight, mode="sum"), F.instance_norm(input=x)
+
+    report = fuselens.explain(named, target="cuda:sm_90")(torch.randint(9, (5, 2)), WEIGHT, torch.randn(2, 3, 4, 5))
+    assert not report.diagnostics
+    (text,) = [s.text for s in report.graphs[0].stages if s.name == "order"]
+    assert "extern" not in text
+
+
 def test_kernels_of_a_gpu_gather_the_rows() -> None:
     """As the editor shows them where no GPU is."""
 

@@ -116,17 +116,17 @@ def _scaled_groups(
 
 
 def each_channel_a_group(
-    x: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None, weight: Tensor | None = None,
+    input: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None, weight: Tensor | None = None,  # noqa: A002  torch's name
     bias: Tensor | None = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Tensor | None:  # fmt: skip
     """``F.instance_norm`` of an image's own statistics as a group norm of as many groups as channels, which keeps an order of
     channels in memory where ATen's batch norm of a view does not; None for any other."""
-    if not use_input_stats or running_mean is not None or running_var is not None or x.dim() < 3:
+    if not use_input_stats or running_mean is not None or running_var is not None or input.dim() < 3:
         return None
-    if any(p is not None and p.dtype is not x.dtype for p in (weight, bias)) or math.prod(x.shape[2:]) <= 1:
+    if any(p is not None and p.dtype is not input.dtype for p in (weight, bias)) or math.prod(input.shape[2:]) <= 1:
         return None
-    n, channels, rest = x.shape[0], x.shape[1], math.prod(x.shape[2:])
-    made = torch.native_group_norm(x, weight, bias, n, channels, rest, channels, eps)[0]
+    n, channels, rest = input.shape[0], input.shape[1], math.prod(input.shape[2:])
+    made = torch.native_group_norm(input, weight, bias, n, channels, rest, channels, eps)[0]
     return made.contiguous()
 
 

@@ -29,8 +29,8 @@ def _bags(offsets: Tensor, count: int) -> Tensor:
 def _scaled(rows: Tensor, indices: Tensor, scales: Tensor | None, padding: int) -> Tensor:
     """Rows times their scales, without those of the padding; halves in float32."""
     rows = rows.float() if rows.dtype in _HALVES else rows
-    rows = rows if scales is None else rows * scales.unsqueeze(1)
-    return rows if padding < 0 else torch.where(indices.unsqueeze(1) == padding, 0, rows)
+    rows = rows if scales is None else rows * scales.unsqueeze(-1)
+    return rows if padding < 0 else torch.where(indices.unsqueeze(-1) == padding, 0, rows)
 
 
 def _forward(
@@ -86,25 +86,24 @@ def _scales_backward(
 
 
 def of_one_size(
-    indices: Tensor, weight: Tensor, offsets: Tensor | None = None, max_norm: float | None = None, norm_type: float = 2.0,
+    input: Tensor, weight: Tensor, offsets: Tensor | None = None, max_norm: float | None = None, norm_type: float = 2.0,  # noqa: A002  torch's name
     scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, per_sample_weights: Tensor | None = None,
     include_last_offset: bool = False, padding_idx: int | None = None,
 ) -> Tensor | None:  # fmt: skip
     """``F.embedding_bag`` where each bag is a row of indices; None for any other."""
-    if indices.dim() != 2 or weight.dim() != 2 or mode not in ("sum", "mean"):
+    if input.dim() != 2 or weight.dim() != 2 or mode not in ("sum", "mean"):
         return None
     if offsets is not None or max_norm is not None or scale_grad_by_freq or sparse or include_last_offset:
         return None
-    if padding_idx is not None or indices.shape[1] == 0 or indices.dtype not in (torch.int32, torch.int64):
+    if padding_idx is not None or input.shape[1] == 0 or input.dtype not in (torch.int32, torch.int64):
         return None
     scales = per_sample_weights
-    if scales is not None and (mode == "mean" or scales.shape != indices.shape or scales.dtype is not weight.dtype):
+    if scales is not None and (mode == "mean" or scales.shape != input.shape or scales.dtype is not weight.dtype):
         return None
-    rows = F.embedding(indices, weight)
-    if scales is None and indices.shape[1] == 1:
+    rows = F.embedding(input, weight)
+    if scales is None and input.shape[1] == 1:
         return rows.squeeze(1)
-    rows = rows.float() if rows.dtype in _HALVES else rows
-    rows = rows if scales is None else rows * scales.unsqueeze(2)
+    rows = _scaled(rows, input, scales, -1)
     return (rows.sum(1) if mode == "sum" else rows.mean(1)).to(weight.dtype)
 
 

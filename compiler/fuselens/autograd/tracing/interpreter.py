@@ -250,11 +250,15 @@ class Interpreter:
         return made.clone(memory_format=torch.contiguous_format) if moved else made
 
     def embedding_bag(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
-        made = of_one_size(*args, **kwargs) if (self.device or args[0].device.type) == "cuda" else None
-        return self._function(node, args, kwargs) if made is None else made
+        return self._in_gpu_form(of_one_size, node, args, kwargs)
 
     def instance_norm(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
-        made = each_channel_a_group(*args, **kwargs) if (self.device or args[0].device.type) == "cuda" else None
+        return self._in_gpu_form(each_channel_a_group, node, args, kwargs)
+
+    def _in_gpu_form(self, form: Callable[..., Any], node: fx.Node, args: Any, kwargs: Any) -> Any:
+        """What ``form`` makes where the graph is for a GPU, and has that form; else the function itself."""
+        on_gpu = (self.device or node.meta["val"].device.type) == "cuda"
+        made = form(*args, **kwargs) if on_gpu else None
         return self._function(node, args, kwargs) if made is None else made
 
     def set_item(self, node: fx.Node, args: Any, kwargs: Any) -> None:
