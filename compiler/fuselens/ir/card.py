@@ -19,6 +19,7 @@ IN_FLIGHT_BYTES = 32 << 10  # that a multiprocessor has to have asked for at a t
 LATENCY_SECONDS = 0.8e-6  # from a load to its value when memory is busy
 PROGRAM_SECONDS = 0.5e-6  # that a program takes to begin and end
 KERNEL_SECONDS = 4e-6  # that one more kernel takes
+PERSISTENT = 8192  # longest reduction that stays in the registers of one program
 KERNEL_BYTES = 4 << 20  # that are moved in about the time that a launch takes
 REPLAY_MILLISECONDS = 0.003  # that the launch of a recording takes where events do not see it
 COPIED_A_MILLISECOND = 1e9  # bytes that copies within the card's memory move

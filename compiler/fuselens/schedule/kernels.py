@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from sympy import Expr
 
 from fuselens.ir.affine import linear, substitute
+from fuselens.ir.card import PERSISTENT
 from fuselens.ir.loops import ITEMSIZE, Axis, Graph, Kernel, Op, Phase, symbol
 from fuselens.ir.processor import L2_BYTES
 from fuselens.record.report import Span
@@ -26,7 +27,6 @@ from fuselens.schedule.phases import Written, find_picked, hoist, join_scratch, 
 
 KEEP = 20  # cost (ir units, all passes together) above which a value is kept in memory between passes
 KEEP_ROW = 8  # the same on a CPU, where the row stays in cache and an output of the kernel can hold the value
-HELD = 8192  # elements of a row up to which a GPU's program has all of it at hand
 KEEP_BYTE = 6  # the same on a GPU, for each byte of what is stored, and read once: memory moves it in as much time
 
 
@@ -183,7 +183,7 @@ class _Builder:
         if self.plan.graph.buffers[member.item.storage].device == "cpu":
             return KEEP_ROW if output and self._row_in_cache(member, inner) else KEEP
         steps, length = self._steps(member), points(self.plan.graph, (a.size for a in inner))
-        if length <= HELD and any(steps.get(a.name) == 1 for a in inner):
+        if length <= PERSISTENT and any(steps.get(a.name) == 1 for a in inner):
             return KEEP  # in registers
         return KEEP_BYTE * ITEMSIZE[member.item.store.dtype] * (1 + passes) / 2
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import sympy
 
-from fuselens.ir.affine import extremes
+from fuselens.ir.affine import extremes, symbol_names
 from fuselens.ir.loops import Kernel, Op, Phase
 from fuselens.schedule.emit import without_dead
 
@@ -107,7 +107,7 @@ def _reach(op: Op, sizes: Mapping[str, int], reach: Mapping[str, Interval]) -> I
         return int(op.args[0]), int(op.args[0])
     if op.op == "index":
         place = sympy.sympify(op.args[0])
-        if not {s.name for s in place.free_symbols} <= sizes.keys():  # pyright: ignore[reportAttributeAccessIssue]
+        if not symbol_names(place) <= sizes.keys():
             return None
         try:
             return extremes(place, sizes, {})

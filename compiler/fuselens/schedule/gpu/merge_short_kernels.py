@@ -14,7 +14,7 @@ import math
 from sympy import Expr
 
 from fuselens.ir.affine import linear, substitute
-from fuselens.ir.loops import ITEMSIZE, Axis, Extern, Graph, Kernel, Node, Op, Phase
+from fuselens.ir.loops import ITEMSIZE, Axis, Extern, Graph, Kernel, Node, Op, Phase, indirect_names
 from fuselens.record.report import Decision
 from fuselens.schedule.emit import translated
 from fuselens.schedule.sites.products import fresh, used, written
@@ -40,12 +40,12 @@ def merge_short_kernels(graph: Graph) -> Graph:
             other = nodes[second]
             if not (isinstance(node, Kernel) and isinstance(other, Kernel)):
                 continue
-            pieces, between = _are_pieces(graph, node, other), nodes[first + 1 : second]
+            pieces, between = _are_pieces(node, other), nodes[first + 1 : second]
             times = 1 if pieces else _ratio(*_by_points(node, other))
             if times is None or not _independent(graph, other, [node]):
                 continue
             up, down = (not _changes(k) and _independent(graph, k, between) for k in (other, node))
-            merged = _merged(graph, node, other, times) if up or down or not between else None
+            merged = _merged(graph, node, other, times, bool(pieces)) if up or down or not between else None
             if merged is not None:
                 nodes[first : second + 1] = [merged, *between] if up or not between else [*between, merged]
                 does = f"writes another piece of {pieces[0]}" if pieces else "reads the same and is as short"
@@ -70,11 +70,9 @@ def _independent(graph: Graph, kernel: Kernel, others: list[Node]) -> bool:
     return True
 
 
-def _are_pieces(graph: Graph, one: Node, other: Node) -> list[str]:
+def _are_pieces(one: Node, other: Node) -> list[str]:
     """The buffers of which both kernels write pieces, where they have the same points and nothing but points; else none."""
     if not (isinstance(one, Kernel) and isinstance(other, Kernel)):
-        return []
-    if [a.size for a in one.axes] != [a.size for a in other.axes]:
         return []
     if any(p.axes for k in (one, other) for p in k.phases) or _changes(one) or _changes(other):
         return []
@@ -83,14 +81,13 @@ def _are_pieces(graph: Graph, one: Node, other: Node) -> list[str]:
 
 def _shared(one: Kernel, other: Kernel) -> list[str]:
     """The buffers that both kernels write, and only write, at places of their own."""
-    reads = {*one.reads(), *other.reads()}
-    stores = [[o for o in k.ops() if o.op == "store"] for k in (one, other)]
-    found = {o.args[0] for o in stores[0]} & {o.args[0] for o in stores[1]}
-    if [a.size for a in one.axes] != [a.size for a in other.axes]:
+    found = {*one.writes()} & {*other.writes()} - {*one.reads(), *other.reads()}
+    if not found or [a.size for a in one.axes] != [a.size for a in other.axes]:
         return []
+    stores = [[o for o in k.ops() if o.op == "store"] for k in (one, other)]
     mapping = {b.name: a.symbol for a, b in zip(one.axes, other.axes, strict=True)}
     return [
-        name for name in sorted(found - reads)
+        name for name in sorted(found)
         if all(
             _are_apart(a.args[1], substitute(b.args[1], mapping), one.axes)
             for a in stores[0] for b in stores[1] if a.args[0] == b.args[0] == name
@@ -102,6 +99,8 @@ def _are_apart(one: Expr, other: Expr, axes: tuple[Axis, ...]) -> bool:
     """Whether two places never meet, whatever points of ``axes`` they belong to: they differ by more than the points of the
     small strides reach, and by less than the next stride, of which the others are multiples."""
     names = frozenset(a.name for a in axes)
+    if indirect_names(one) or indirect_names(other):  # values of two kernels, which may have one name
+        return False
     a, b = linear(one, names), linear(other, names)
     if a is None or b is None or a.terms != b.terms or not (distance := a.constant - b.constant).is_Integer:
         return False
@@ -122,9 +121,8 @@ def _changes(kernel: Kernel) -> bool:
     return any(o.update for o in kernel.ops())
 
 
-def _merged(graph: Graph, one: Kernel, other: Kernel, times: int) -> Kernel | None:
+def _merged(graph: Graph, one: Kernel, other: Kernel, times: int, pieces: bool) -> Kernel | None:
     few, many = _by_points(one, other)
-    pieces = times == 1 and bool(_are_pieces(graph, one, other))
     worth = _is_worth_a_piece(graph, one, other) if pieces else _is_worth_it(graph, few, many, times)
     if not worth or not (pieces or _read_alike(one, other)) or _unusual(one) or _unusual(other):
         return None

@@ -80,8 +80,8 @@ def _sum(op: Op, first: Phase, second: Phase, row: Mapping[str, Op], written: se
     fold = before.get(most)
     if fold is None or fold.op != "reduce" or fold.args[0] != "max":
         return None
-    meaning = _meaning(after, value, written)
-    if meaning is None or meaning != _meaning(before, fold.args[1], written):
+    found = meaning(after, value, written)
+    if found is None or found != meaning(before, fold.args[1], written):
         return None
     return _Sum(op, fold.args[1], fold, infinite)
 
@@ -103,7 +103,7 @@ def _is(op: Op | None, kind: str, argument: object) -> bool:
     return op is not None and op.op == kind and op.args[0] == argument
 
 
-def _meaning(body: Mapping[str, Op], name: str, written: set[str]) -> Any:
+def meaning(body: Mapping[str, Op], name: str, written: set[str]) -> Any:
     """What a value is computed from, comparable between phases; None for what a kernel's stores may change."""
     op = body.get(name)
     if op is None:
@@ -114,7 +114,7 @@ def _meaning(body: Mapping[str, Op], name: str, written: set[str]) -> Any:
         return None
     if op.op in ("load", "const"):
         return (op.op, *(a if isinstance(a, (str, Expr)) else repr(a) for a in op.args), op.dtype)
-    parts = tuple(_meaning(body, a, written) if isinstance(a, str) else repr(a) for a in op.args)
+    parts = tuple(meaning(body, a, written) if isinstance(a, str) else repr(a) for a in op.args)
     return None if None in parts else (op.op, parts, op.dtype)
 
 

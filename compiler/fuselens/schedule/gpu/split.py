@@ -380,10 +380,15 @@ def _ways(kernel: Kernel) -> tuple[set[str], set[str]]:
         own = frozenset(a.name for a in phase.axes)
         for op in phase.body:
             if op.op in ("load", "store") and own & symbol_names(op.args[1]):
-                form = linear(op.args[1], own | points)
-                nearest = {name if name in points else "" for name, step in form.terms if step == 1} if form else {""}
+                nearest = {name if name in points else "" for name in _nearest(op, own | points)}
                 (stored if phase is last and op.op == "store" else read).update(nearest)
     return read, stored
+
+
+def _nearest(op: Op, axes: frozenset[str]) -> set[str]:
+    """The axes along which neighbours lie in memory; "" where the index does not tell."""
+    form = linear(op.args[1], axes)
+    return {""} if form is None else {name for name, step in form.terms if step == 1}
 
 
 def _seconds_of_memory(graph: Graph, moved: int, programs: int) -> float:
@@ -436,8 +441,7 @@ def _along_points(kernel: Kernel) -> bool:
         own = frozenset(a.name for a in phase.axes)
         for op in phase.body if own else ():
             names = symbol_names(op.args[1]) if op.op in ("load", "store") else frozenset()
-            form = linear(op.args[1], own | points) if names & own and names & points else None
-            nearest = {name for name, step in form.terms if step == 1} if form is not None else set()
+            nearest = _nearest(op, own | points) if names & own and names & points else set()
             count += bool(nearest & points) - bool(nearest & own)
     return count > 0
 

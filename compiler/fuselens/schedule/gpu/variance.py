@@ -5,12 +5,12 @@ The parts of a reduction can do both in one pass over memory, since each needs i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from fuselens.ir.affine import product
-from fuselens.ir.loops import Kernel, Op, Phase, indirect_names
+from fuselens.ir.loops import Kernel, Op, Phase
+from fuselens.schedule.gpu.online_softmax import meaning
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,8 @@ def spread_of(phases: Sequence[Phase], kernel: Kernel) -> Spread | None:
         mean in o.operands() for o in second.values() if o is not distance
     ):
         return None
-    return Spread(total, mean, squares) if _Same(first, second, set(kernel.writes()))(total.args[1], value) else None
+    same = _is_same(total.args[1], value, phases[0], phases[2], set(kernel.writes()))
+    return Spread(total, mean, squares) if same else None
 
 
 def _is_mean(name: str, total: Op, phases: Sequence[Phase], kernel: Kernel) -> bool:
@@ -58,32 +59,11 @@ def _is_mean(name: str, total: Op, phases: Sequence[Phase], kernel: Kernel) -> b
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Same:
-    """Whether a value of the second pass is one of the first: computed alike, or loaded from where that was stored."""
-
-    first: Mapping[str, Op]
-    second: Mapping[str, Op]
-    written: set[str]
-
-    def __call__(self, a: str, b: str) -> bool:
-        op = self.second.get(b)
-        if op is None:
-            return a == b
-        stored = self._stored(op)
-        if stored is not None:
-            return stored == a
-        other = self.first.get(a)
-        if other is None or (op.op, op.dtype) != (other.op, other.dtype) or op.op in ("random", "bounds", "reduce"):
-            return False
-        if op.op == "load":
-            return op.args == other.args and op.args[0] not in self.written and not indirect_names(op.args[1])
-        return len(op.args) == len(other.args) and all(map(self._alike, other.args, op.args))
-
-    def _alike(self, a: Any, b: Any) -> bool:
-        return self(a, b) if isinstance(a, str) and isinstance(b, str) else repr(a) == repr(b)
-
-    def _stored(self, op: Op) -> str | None:
-        """The value of the first pass that lies where ``op`` loads."""
-        stores = [o for o in self.first.values() if o.op == "store" and o.args[0] == op.args[0] and not o.update]
-        return stores[0].args[2] if op.op == "load" and len(stores) == 1 and stores[0].args[1] == op.args[1] else None
+def _is_same(a: str, b: str, first: Phase, second: Phase, written: set[str]) -> bool:
+    """Whether ``b`` of the second pass is ``a`` of the first: computed alike, or loaded from where that was stored."""
+    stores = [o for o in first.body if o.op == "store" and not o.update]
+    places = {o.args[:2]: o.args[2] for o in stores if sum(o.args[0] == other.args[0] for other in stores) == 1}
+    held = {o.name: places[o.args] for o in second.body if o.op == "load" and o.args in places}
+    body = {o.name: o.renamed(held) for o in (*first.body, *second.body) if o.name not in held}
+    found = meaning(body, a, written)
+    return found is not None and found == meaning(body, held.get(b, b), written)

@@ -9,7 +9,17 @@ from dataclasses import dataclass
 import sympy
 from sympy import Expr
 
-from ....ir.card import CLUSTERS, IN_FLIGHT_BYTES, LATENCY_SECONDS, PROGRAM_SECONDS, PROGRAMS, REGISTERS, THREADS, Card
+from ....ir.card import (
+    CLUSTERS,
+    IN_FLIGHT_BYTES,
+    LATENCY_SECONDS,
+    PERSISTENT,
+    PROGRAM_SECONDS,
+    PROGRAMS,
+    REGISTERS,
+    THREADS,
+    Card,
+)
 from ....ir.loops import ITEMSIZE, Graph, Kernel, Phase
 from ...nest import numbered
 from ...traffic import bytes_moved
@@ -17,7 +27,6 @@ from .clusters import SIZES, may_share
 
 MOST = 8  # candidates of a kernel, the generator's own choice included
 SHARED = 3  # of them, those of clusters
-PERSISTENT = 8192  # longest reduction that stays in the registers of one program
 HELD = 32768, 16384  # columns of a row that a program holds in registers alone, and one of several that share it
 LONG = 64 << 10, 128 << 10
 """Bytes of a row up to which it is better read again from cache than held by one program, or by several."""

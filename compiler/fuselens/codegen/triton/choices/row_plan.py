@@ -14,11 +14,12 @@ from dataclasses import dataclass
 import sympy
 from sympy import Expr
 
+from ....ir.card import PERSISTENT
 from ....ir.loops import Extern, Graph, Kernel, Op, Phase, extern_reads, indirect_names
 from ...expressions import names_in
 from ...nest import in_order, numbered
 from ..ends import Ends, ends
-from .blocks import PERSISTENT, Blocks, Launch, Work, blocks_of, in_registers, next_power_of_two
+from .blocks import Blocks, Launch, Work, blocks_of, in_registers, next_power_of_two
 from .clusters import may_share
 from .directions import contiguous_along_points
 
