@@ -35,7 +35,7 @@ test("a long reason is cut", () => {
 
 test("the item in the status bar: what goes on, else the breaks of the file", () => {
   const file = { name: "toy.py", functions: 1, breaks: 2, compiling: false, failed: false };
-  const text = (status: Parameters<typeof statusBarView>[0], given?: typeof file, problem?: string): string => statusBarView(status, problem, given).text;
+  const text = (status: Parameters<typeof statusBarView>[0], given?: typeof file, problem?: string): string => statusBarView(status, problem, given, true).text;
   assert.equal(text({ state: "starting" }, file), "$(sync~spin) starting");
   assert.equal(text({ state: "ready" }, { ...file, compiling: true }), "$(sync~spin) compiling toy.py");
   assert.equal(text({ state: "ready" }, file), "$(zap) 2 breaks");
@@ -44,12 +44,13 @@ test("the item in the status bar: what goes on, else the breaks of the file", ()
   assert.equal(text({ state: "ready" }, { ...file, failed: true }), "$(zap) not compiled");
   assert.equal(text({ state: "ready" }, { ...file, functions: 0 }), "$(zap) Fuselens");
   assert.equal(text({ state: "ready" }), "$(zap) Fuselens");
+  assert.equal(statusBarView({ state: "ready" }, undefined, undefined, false).text, "$(zap) not on disk");
 });
 
 test("the item leads to the view, or to the log where something is wrong", () => {
   const file = { name: "toy.py", functions: 1, breaks: 0, compiling: false, failed: false };
-  assert.equal(statusBarView({ state: "ready" }, undefined, file).leads, "tree");
-  const error = statusBarView({ state: "error", message: "worker died\nlong" }, undefined, file);
+  assert.equal(statusBarView({ state: "ready" }, undefined, file, true).leads, "tree");
+  const error = statusBarView({ state: "error", message: "worker died\nlong" }, undefined, file, true);
   assert.deepEqual([error.leads, error.said, error.warns], ["log", "worker died", true]);
-  assert.equal(statusBarView({ state: "error" }, "no interpreter", file).leads, "tree", "its welcome says what to do");
+  assert.equal(statusBarView({ state: "error" }, "no interpreter", file, true).leads, "tree", "its welcome says what to do");
 });

@@ -148,12 +148,13 @@ def _register_showing(server: FuselensServer) -> None:
 
 async def _run(ls: FuselensServer, uri: str, path: str, qualname: str) -> RunResult:
     document = ls.session.get(uri)
+    text = document.run_text() if document is not None else None
     with ls.protocol.cancellable() as task:
         try:
             async with ls.show_progress(f"Fuselens: run {qualname}", task.cancel) as progress:
                 result = await ls.checks.run(path, document, qualname, progress.report)
             if document is not None:
-                document.ran_function(result)
+                document.ran_function(result, text)
                 ls.refreshes.ask_for_annotations()
                 ls.pictures_changed([document.uri])
             return result

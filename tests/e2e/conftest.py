@@ -80,7 +80,8 @@ def workbench(chromium_path: str, workspace: Path) -> Iterator[Workbench]:
     server = editor.installed()
     assert server is not None
     vsixes = [VSIX, *(pack(folder, home) for folder in (HERE / "extensions").iterdir())]
-    settings = {"workbench.startupEditor": "none"}  # the interpreter is the one that the Python extension has selected
+    # The interpreter is the one that the Python extension has selected.
+    settings = {"workbench.startupEditor": "none", "editor.cursorBlinking": "solid"}
     port = editor.free_port()
     with editor.serve(server, home, vsixes, port=port, settings=settings):
         page = Chromium(chromium_path)

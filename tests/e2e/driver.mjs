@@ -20,7 +20,7 @@ const browser = await chromium.launch({
     "--disable-sync",
   ],
 });
-const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, locale: "en-GB" });
+const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, locale: "en-GB", reducedMotion: "reduce" });
 await context.grantPermissions(["clipboard-read", "clipboard-write"]);
 const page = await context.newPage();
 const messages = [];
@@ -58,14 +58,17 @@ const methods = {
   goto: (url) => page.goto(url, { waitUntil: "domcontentloaded" }).then(() => null),
   wait: (selector, text, timeout, state) => locate(selector, text).waitFor({ timeout, state }).then(() => null),
   click: (selector, text, timeout) => locate(selector, text).click({ timeout }),
+  doubleClick: (selector, text, timeout) => locate(selector, text).dblclick({ timeout }),
   rightClick: (selector, text, timeout) => locate(selector, text).click({ timeout, button: "right" }),
   hover: (selector, text, timeout) => locate(selector, text).hover({ timeout }),
   texts: (selector) => page.locator(selector).filter({ visible: true }).allInnerTexts(),
   box: (selector, text) => locate(selector, text).boundingBox(),
   move: (x, y) => page.mouse.move(x, y, { steps: 4 }),
   select: (selector, label) => locate(selector).selectOption({ label }).then(() => null),
+  resize: (width, height) => page.setViewportSize({ width, height }).then(() => null),
   press: (keys) => page.keyboard.press(keys),
   type: (text) => page.keyboard.type(text),
+  paste: (text) => page.keyboard.insertText(text),
   evaluate: (source, argument) => page.evaluate(`(${source})(${JSON.stringify(argument ?? null)})`),
   screenshot: (path) => page.screenshot({ path, animations: "disabled", caret: "initial" }).then(() => null),
   inWebview: async (title, method, ...given) => {

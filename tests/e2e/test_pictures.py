@@ -186,7 +186,6 @@ def test_everybody_can_use_it(workbench: Workbench, workspace: Path, theme: str)
             page = shown(workbench, workspace / file, function)
             for title in TABS:
                 tab(page, title)
-                assert page.violations() == []
                 for details in page.texts('[role="tabpanel"]:not([hidden]) details summary'):
                     page.click('[role="tabpanel"]:not([hidden]) summary', details)
                 assert page.violations() == []

@@ -349,7 +349,7 @@ class Workbench:
         def listed() -> bool:
             self.page("press", "F1")
             self.visible(".quick-input-box input")
-            self.page("type", command)
+            self.page("paste", command)  # for each key that is typed the whole list is searched
             with contextlib.suppress(AssertionError):
                 self.page("wait", ".quick-input-list .monaco-list-row", title, 5_000, "visible")
                 return True

@@ -359,9 +359,12 @@ def test_the_lens_keeps_the_last_run(toy, changes, mark):
     result = RunResult(**{"function": "toy", "agrees": True, "detail": "", **changes})
     file = toy.file()
     file.functions[0].fingerprint = "now"
-    shown = titles(toy.view(report=file, runs={"toy": KeptRun(result, "now")}))[0]
+    shown = titles(toy.view(report=file, runs={"toy": KeptRun(result, fingerprint="now")}))[0]
     assert shown == (f"▶ Run · {mark}" if mark else "▶ Run")
-    for kept, edits in ((KeptRun(result, "before"), ()), (KeptRun(result, "now"), ((0, 0, "\n"),))):
+    for kept, edits in (
+        (KeptRun(result, fingerprint="before"), ()),
+        (KeptRun(result, fingerprint="now"), ((0, 0, "\n"),)),
+    ):
         shown = titles(toy.view(report=file, runs={"toy": kept}, edits=edits))[0]
         assert shown == (f"▶ Run · {mark} · stale" if mark else "▶ Run")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ import pytest
 from lsprotocol import types as lsp
 
 from fuselens.record import diagnostics as codes
-from fuselens.record.report import FileReport
+from fuselens.record.report import FileReport, RunResult
 from fuselens_server.client import settings
 from fuselens_server.client.settings import Settings
 from fuselens_server.texts.session import Session, disk_text
@@ -78,6 +79,34 @@ def test_a_failed_check_keeps_the_last_good_report(toy):
     document.begin()
     document.finish(FileReport(toy.path, [toy.report()], [codes.make("FL912", what="other")]))
     assert not session.view(document).stale
+
+
+def test_a_run_that_ends_during_a_check_is_of_what_that_finds(toy):
+    """And one of another text, saved since it began, is of nothing that is known."""
+    session, document = open_document(toy.text)
+
+    def check(text: str, fingerprint: str) -> None:
+        document.change([change(0, 0, document.text.line_count, 0, text)], None)
+        document.begin()
+        document.finish(FileReport(toy.path, [dataclasses.replace(toy.report(), fingerprint=fingerprint)]))
+
+    def mark() -> str:
+        return session.view(document).runs["toy"].fingerprint
+
+    result = RunResult("toy", True, "")
+    document.begin()
+    document.ran_function(result, toy.text)
+    assert not mark()
+    check(toy.text, "first")
+    assert mark() == "first"
+    document.begin()
+    document.ran_function(result, "another text")
+    check(toy.text, "second")
+    assert not mark()
+    document.ran_function(result, toy.text)
+    assert mark() == "second"
+    check(toy.text + "x = 1\n", "third")
+    assert mark() == "second"
 
 
 def test_edits_during_a_check_are_followed(toy):

@@ -80,8 +80,13 @@ export interface StatusBarView {
   warns: boolean;
 }
 
-/** The item in the status bar: what goes on comes before what was found. */
-export function statusBarView(status: ServerStatus, problem: string | undefined, file: FileFindings | undefined): StatusBarView {
+/** The item in the status bar: what goes on comes before what was found. `onDisk`: the text that is shown is a file of this machine. */
+export function statusBarView(
+  status: ServerStatus,
+  problem: string | undefined,
+  file: FileFindings | undefined,
+  onDisk: boolean,
+): StatusBarView {
   const item = (icon: string, said: string, leads: StatusBarView["leads"] = "tree", warns = false): StatusBarView => ({
     text: `$(${icon}) ${said}`, said, leads, warns,
   });
@@ -96,6 +101,9 @@ export function statusBarView(status: ServerStatus, problem: string | undefined,
   }
   if (file?.compiling) {
     return item("sync~spin", `compiling ${file.name}`, "log");
+  }
+  if (!onDisk) {
+    return { ...item("zap", "not on disk"), said: "not on the disk: save this text as a file here to compile its functions" };
   }
   if (file === undefined || file.functions === 0) {
     return { ...item("zap", "Fuselens"), said: "this file compiles nothing" };

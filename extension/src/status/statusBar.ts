@@ -8,6 +8,9 @@ import { VIEW } from "../overview/tree";
 import type { ServerStatus } from "../server/protocol";
 import { statusBarView, type FileFindings } from "./status";
 
+/** Of what a person sees that is compiled, or comes of it. */
+const ON_DISK = new Set(["file", "vscode-notebook-cell", SCHEME]);
+
 export class StatusBar implements vscode.Disposable {
   private readonly item = vscode.window.createStatusBarItem("fuselens.status", vscode.StatusBarAlignment.Left, 0);
   private status: ServerStatus = { state: "starting" };
@@ -40,7 +43,7 @@ export class StatusBar implements vscode.Disposable {
       this.item.hide();
       return;
     }
-    const view = statusBarView(this.status, this.problem, this.file());
+    const view = statusBarView(this.status, this.problem, this.file(), ON_DISK.has(document.uri.scheme));
     this.item.text = view.text;
     this.item.command = view.leads === "tree" ? `${VIEW}.focus` : "fuselens.showOutput";
     this.item.backgroundColor = view.warns ? new vscode.ThemeColor("statusBarItem.warningBackground") : undefined;

@@ -136,11 +136,23 @@ class Document:
         """What requests about it say beside the settings."""
         return {"preview": True} if self.preview else {}
 
-    def ran_function(self, result: RunResult) -> None:
-        """Keeps the outcome of a *Run*, and what the function was as far as it is known: a check in flight finds it anew."""
-        reports = self.checked.report.functions if self.checked and self.checking is None else ()
-        fingerprint = next((r.fingerprint for r in reports if r.function == result.function), "")
-        self.runs[result.function] = KeptRun(result, fingerprint)
+    def run_text(self) -> str | None:
+        """The text that a *Run* takes now, as far as it can be read."""
+        return disk_text(self.path) if self.source is None else self.source
+
+    def ran_function(self, result: RunResult, text: str | None) -> None:
+        """Keeps the outcome of a *Run* of a function in ``text``."""
+        self.runs[result.function] = KeptRun(result, text)
+        if self.checking is None:
+            self._recognise_runs()
+
+    def _recognise_runs(self) -> None:
+        """Notes what the functions were that ran, where the last check was of the text that ran."""
+        checked = self.checked
+        for report in checked.report.functions if checked else ():
+            kept = self.runs.get(report.function)
+            if kept and kept.text is not None and checked and same_text(kept.text, checked.text.origin.text):
+                self.runs[report.function] = KeptRun(kept.result, None, report.fingerprint)
 
     def last_run(self) -> Ran | None:
         """What a run said, about a text from which edits lead to the one that is shown."""
@@ -262,6 +274,7 @@ class Document:
             if self.checked is not None and self.checked.text.origin.text != text.origin.text:
                 self.previous = self.checked
             self.checked, self.failed = Checked(report, text, Correspondence(report), decided), None
+            self._recognise_runs()
 
     def _whole(self, reports: list[Report]) -> list[Report]:
         """With the offered reports in place of those that are unchanged, whose inputs may come from elsewhere now."""

@@ -30,10 +30,12 @@ def _no_functions() -> Sequence[Defined]:
 
 @dataclass(frozen=True, slots=True)
 class KeptRun:
-    """The outcome of the last *Run* of a function, and what the function was then."""
+    """The outcome of the last *Run* of a function, and what the function was then: the fingerprint that a check of the same
+    ``text`` finds. Until one ends, the text is kept."""
 
     result: RunResult
-    fingerprint: str
+    text: str | None = None
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
