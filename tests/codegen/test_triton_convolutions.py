@@ -165,7 +165,7 @@ def test_other_convolutions_are_no_products() -> None:
 def test_windows_are_copied_ahead_to_the_tensor_cores(d: str) -> None:
     graph = convolution(d, "xwy", images=8, channels=64, made=64, size=(28, 28))
     shape = Shape(1, 8 * 28 * 28, 64, 9 * 64, 2 if d == "f16" else 4, d == "f32", run=64)
-    for tile in tiles(shape)[:2]:
+    for tile in [t for t in tiles(shape) if t.rows >= 64][:2]:  # rows of the fast instruction
         assert tile.programs == 0
         assert 64 % tile.depth == 0
         new, tunings = changed(graph, tile)

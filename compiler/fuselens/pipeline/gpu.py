@@ -102,17 +102,18 @@ def products(run: Run) -> Compare:
 
 
 def is_tuned(run: Run) -> bool:
-    """Whether parts of the graph are measured."""
-    return run.config.mode.startswith("max-autotune") and not (
-        run.target == "cuda" and torch.cuda.is_current_stream_capturing()
-    )
+    """Whether parts of the graph may be measured."""
+    return not (run.target == "cuda" and torch.cuda.is_current_stream_capturing())
 
 
 def tuned(fused: Graph, loops: Graph, run: Run) -> tuple[Graph, dict[str, Any], list[report.Decision]]:
     """The graph with what measuring chose, the choices by kernel, and what was tried."""
     from . import tuning
 
-    return tuning.for_gpu(fused, run.config, tuning.unmeasured if run.for_absent_gpu else None, loops)
+    measured = tuning.unmeasured if run.for_absent_gpu else None
+    if run.config.mode.startswith("max-autotune"):
+        return tuning.for_gpu(fused, run.config, measured, loops)
+    return tuning.with_readers(fused, run.config, measured)
 
 
 def recorded(call: Call, written: Sequence[int], run: Run) -> Call:

@@ -152,7 +152,7 @@ def _is_tuned(work: Work) -> bool:
 
 def _tuned(work: Work) -> Work:
     fused, tunings, tried = gpu.tuned(work.fused, work.loops, work.run)
-    return work.and_decided(tried, fused=fused, tunings={} if work.absent else tunings)
+    return work.and_decided(tried, fused=fused, tunings=tunings)
 
 
 def _ordered(work: Work) -> Work:
@@ -172,7 +172,7 @@ def _refuse_orders_that_vary(fused: Graph) -> None:
 def _generated(work: Work) -> Work:
     config, isa = work.run.config, host_isa(work.run.config)
     if work.absent:
-        return replace(work, generated=generate(work.ordered, config.target, isa, cpp_host=False))
+        return replace(work, generated=generate(work.ordered, config.target, isa, cpp_host=False, tunings=work.tunings))
     floats, numbers = python_numbers(work.module)
 
     def sources(document: Any = None, **how: Any) -> Generated:

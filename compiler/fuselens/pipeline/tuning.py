@@ -3,18 +3,22 @@ kernel with its masks in it, which folds of short rows their readers do, and all
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import torch_private
 from ..codegen.generate import generate
+from ..codegen.traffic import bytes_moved
 from ..codegen.triton.choices.product_plan import DESCRIPTORS, descriptors_of
-from ..codegen.triton.choices.tiles import Shape, Tiles, predicted, tiles
+from ..codegen.triton.choices.tiles import ENDS, Shape, Tiles, predicted, tiles
 from ..codegen.triton.kernels import variants
 from ..config import Config
 from ..ir.affine import product
+from ..ir.card import KERNEL_SECONDS, OPERATIONS
 from ..ir.contracts.source import Unsupported
 from ..ir.loops import ITEMSIZE, Loop
 from ..ir.parts import part
@@ -23,7 +27,7 @@ from ..runtime.gpu import tune as tune_gpu
 from ..runtime.gpu.tune import Candidate, Measure
 from ..schedule import fuse
 from ..schedule.gpu import split
-from ..schedule.gpu.product_kernels import Alternative, alternatives, nodes_of, replaced, with_room
+from ..schedule.gpu.product_kernels import Alternative, alternatives, nodes_of, one_kernel, replaced, with_room
 from ..schedule.gpu.refold_rows import refold, refolds
 from ..schedule.sites.attention import attentions
 from ..schedule.sites.depthwise import depthwise, matched
@@ -33,17 +37,32 @@ if TYPE_CHECKING:
     from ..ir.contracts.source import Generated
     from ..ir.loops import Attention, Extern, Graph, Kernel
 
+    Tuned = tuple[Graph, dict[str, Any], list[Decision]]  # what was chosen for kernels by name, and what was tried
+
 MOST = 10  # candidates of a product besides the vendor's library
 MOST_OF_PARTS = 2  # of which in so many parts
+FEW = 2  # candidates where the mode is the default
+SURE = 0.8  # part of the vendor's time below which the model is believed
+HALVES = ("f16", "bf16")
+VENDORS_SHARE = 1.3  # of the time of a product's operations, what the vendor's library takes
+VENDORS_COLUMNS = 64  # of its smallest tiles
 PART_BYTES = 2.0e12  # a second, of partial sums that are written and read again
 VENDOR = "the vendor's library"
 ONCE, EACH = "once", "each kernel that reads the result"
 MEASURE: Measure = tune_gpu.on_card
 
 
-def for_gpu(
-    graph: Graph, config: Config, measured: Measure | None = None, loops: Graph | None = None
-) -> tuple[Graph, dict[str, Any], list[Decision]]:
+@dataclass(frozen=True, slots=True)
+class Option:
+    """Kernels that may take a site's place, the tile of the product among them, and what a model expects, in seconds."""
+
+    candidate: Candidate
+    choice: Alternative
+    tile: Tiles
+    seconds: float
+
+
+def for_gpu(graph: Graph, config: Config, measured: Measure | None = None, loops: Graph | None = None) -> Tuned:
     """The fused graph with the products and attention that are kernels of ours, the blocks of kernels by name, and what was
     tried. ``loops`` is the graph before it was fused, which says how masks are made."""
     measured = measured or MEASURE
@@ -60,6 +79,43 @@ def for_gpu(
     blocks = {name: v for name, v in variants(graph).items() if name not in tiled}
     chosen, tried = tune_gpu.tune(graph, blocks, _generated, config, measured)
     return graph, chosen | tiled, [*decisions, *tried]
+
+
+def with_readers(graph: Graph, config: Config, measured: Measure | None = None) -> Tuned:
+    """The default mode: products of halves with the kernel that reads them. Where a model expects much of a kernel of both, that is
+    taken; where it may be faster, a few are measured."""
+    sure: list[tuple[Site, list[Option]]] = []
+    asked: list[tuple[Site, list[Option]]] = []
+    for site in sites(graph):
+        if site.reader is None or site.dtype not in HALVES:
+            continue
+        site = dataclasses.replace(site, makers=(None, None))
+        options = _options(graph, site, [one_kernel(graph, site)])
+        expected = _expected(graph, site, options[0])
+        if expected < SURE and _is_modelled(graph, site):
+            sure.append((site, options[:1]))
+        elif expected < 1:
+            others = [
+                o for o in options if (o.tile.rows, o.tile.columns) != (options[0].tile.rows, options[0].tile.columns)
+            ]
+            asked.append((site, [options[0], *others[: FEW - 1]]))
+    graph, chosen, decisions = _taken(graph, sure)
+    graph, more, tried = _measured_products(graph, asked, config, measured or MEASURE)
+    return graph, chosen | more, [*decisions, *tried]
+
+
+def _taken(graph: Graph, found: Sequence[tuple[Site, list[Option]]]) -> Tuned:
+    """``graph`` with the first option of each site."""
+    chosen: dict[str, Any] = {}
+    decisions = []
+    for site, (option, *_) in found:
+        reason = (
+            f"{option.candidate.label} is expected to take {_expected(graph, site, option):.2f} of the time of {VENDOR}"
+        )
+        graph = _with_option(graph, site, option)
+        chosen[option.choice.product] = option.tile
+        decisions.append(Decision("FL416", "taken", _subject(site), reason, next(iter(site.call.spans), None)))
+    return graph, chosen, decisions
 
 
 def unmeasured(questions: Sequence[Sequence[Candidate]], *_: Any) -> list[list[float]]:
@@ -146,25 +202,29 @@ def _masks(graph: Graph, ours: Graph, call: Extern) -> list[Kernel]:
     return found
 
 
-def _products(graph: Graph, config: Config, measured: Measure) -> tuple[Graph, dict[str, Any], list[Decision]]:
-    found = sites(graph)
-    options = [_options(graph, site) for site in found]
+def _products(graph: Graph, config: Config, measured: Measure) -> Tuned:
+    return _measured_products(
+        graph, [(site, _options(graph, site, alternatives(graph, site))) for site in sites(graph)], config, measured
+    )
+
+
+def _measured_products(
+    graph: Graph, found: Sequence[tuple[Site, list[Option]]], config: Config, measured: Measure
+) -> Tuned:
     questions = [
-        (Candidate(VENDOR, part(graph, site.nodes)), *(candidate for candidate, _, _ in row))
-        for site, row in zip(found, options, strict=True)
+        (Candidate(VENDOR, part(graph, site.nodes)), *(option.candidate for option in row)) for site, row in found
     ]
     chosen: dict[str, Any] = {}
     decisions = []
     results = tune_gpu.timed(questions, _generated, config, measured)
-    for site, row, result in zip(found, options, results, strict=True):
+    for (site, row), result in zip(found, results, strict=True):
         if math.isinf(result.seconds[0]):
             continue
         if result.best:
-            _, choice, tile = row[result.best - 1]
-            graph = _with_room(replaced(graph, site, choice), choice.product, tile)
-            chosen[choice.product] = tile
-        subject = " + ".join(n.name for n in site.nodes)
-        decisions.append(result.decision(subject, next(iter(site.call.spans), None), "vendor"))
+            option = row[result.best - 1]
+            graph = _with_option(graph, site, option)
+            chosen[option.choice.product] = option.tile
+        decisions.append(result.decision(_subject(site), next(iter(site.call.spans), None), "vendor"))
     return graph, chosen, decisions
 
 
@@ -196,7 +256,7 @@ def _with_room(graph: Graph, kernel: str, tile: Tiles) -> Graph:
     return with_room(graph, descriptors_of(kernel), tile.programs * DESCRIPTORS) if tile.programs else graph
 
 
-def _options(graph: Graph, site: Site) -> list[tuple[Candidate, Alternative, Any]]:
+def _options(graph: Graph, site: Site, choices: Sequence[Alternative]) -> list[Option]:
     """The kernels and tiles from which a model expects most."""
     convolves = site.call.target == "aten.convolution.default"
     precision = torch_private.float32_precision("cuda", "conv" if convolves else "matmul")
@@ -211,20 +271,65 @@ def _options(graph: Graph, site: Site) -> list[tuple[Candidate, Alternative, Any
     fixed = all(e.is_Integer for e in (*operands.columns, *operands.summed))
     run = graph.hint(operands.summed[-1]) if len(operands.summed) > 1 else 0
     found = []
-    for choice in alternatives(graph, site):
+    for choice in choices:
         kernels = nodes_of(site, choice)
         alone = part(replaced(graph, site, choice), kernels)
         name = next(new.name for k, new in zip(kernels, alone.nodes, strict=True) if k.name == choice.product)
         parts = choice.parts
         size = (batch * parts, rows, columns, summed // parts, ITEMSIZE[site.dtype])
-        shape = Shape(*size, tf32, run // parts, fixed, graph.card)
+        finished = sum(graph.hint(n) for n in bytes_moved(_after(choice.kernels[-1]), graph)) / elements
+        shape = Shape(*size, tf32, run // parts, fixed, finished, graph.card)
         more = 0.1 * predicted(shape, tiles(shape)[0]) if choice.inside else 0.0  # what is computed again
         if parts > 1:
             more = 3e-6 + 8 * parts * elements / PART_BYTES
         for tile in tiles(shape):
             candidate = Candidate(f"{choice.label}, {tile}", _with_room(alone, name, tile), {name: tile})
-            found.append((predicted(shape, tile) + more, parts > 1, (candidate, choice, tile)))
-    found.sort(key=lambda f: f[0])
-    whole = [c for _, split, c in found if not split]
-    split = [c for seconds, split, c in found if split and seconds < found[0][0] * 1.5][:MOST_OF_PARTS]
+            found.append(Option(candidate, choice, tile, predicted(shape, tile) + more))
+    found.sort(key=lambda option: float(f"{option.seconds:.1e}"))  # of those that differ in little the first
+    whole = [o for o in found if o.choice.parts == 1]
+    split = [o for o in found if o.choice.parts > 1 and o.seconds < found[0].seconds * 1.5][:MOST_OF_PARTS]
     return [*whole[: MOST - len(split)], *split]
+
+
+def _after(kernel: Kernel) -> Kernel:
+    """What a product's kernel does when its sums are complete."""
+    return dataclasses.replace(kernel, phases=kernel.phases[1:])
+
+
+def _with_option(graph: Graph, site: Site, option: Option) -> Graph:
+    return _with_room(replaced(graph, site, option.choice), option.choice.product, option.tile)
+
+
+def _subject(site: Site) -> str:
+    return " + ".join(n.name for n in site.nodes)
+
+
+def _is_modelled(graph: Graph, site: Site) -> bool:
+    """Whether it is what the model was made for: convolutions of images whose channels lie together, on cards of this kind."""
+    convolves = site.call.target == "aten.convolution.default"
+    return convolves and site.operands.factors[0].owner == site.call.args[0].name and graph.card.architecture == 90
+
+
+def _expected(graph: Graph, site: Site, option: Option) -> float:
+    """The time of a kernel of the product and its reader by that of both, one after the other: by what each moves, and the
+    operations of the vendor's product, which uses the card well."""
+    assert site.reader is not None
+    card, operands, width = graph.card, site.operands, ITEMSIZE[site.dtype]
+    rows, columns, terms = (graph.hint(product(n)) for n in (operands.rows, operands.columns, operands.summed))
+    rows *= graph.hint(operands.batch)
+    computing = VENDORS_SHARE * 2 * rows * _full(columns) * terms / (OPERATIONS[width] * card.processors)
+    owners = {b.owner for b in (*operands.factors, operands.out)}
+    moving = sum(graph.hint(graph.buffers[name].numel()) for name in owners) * width / card.bandwidth
+    vendors = max(computing, moving) + ENDS
+    (joined,) = option.choice.kernels
+    ours = max(option.seconds, _seconds_to_move(graph, joined))
+    return ours / (vendors + KERNEL_SECONDS + _seconds_to_move(graph, site.reader))
+
+
+def _full(columns: int) -> int:
+    """What the vendor's tiles compute of so many columns."""
+    return -(-columns // VENDORS_COLUMNS) * VENDORS_COLUMNS
+
+
+def _seconds_to_move(graph: Graph, kernel: Kernel) -> float:
+    return sum(graph.hint(n) for n in bytes_moved(kernel, graph)) / graph.card.bandwidth

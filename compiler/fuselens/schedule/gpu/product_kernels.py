@@ -49,17 +49,30 @@ class Alternative:
     inside: bool = False  # whether operands are made in the product's kernel
 
 
+def one_kernel(graph: Graph, site: Site) -> Alternative:
+    """The product with its reader, in one kernel."""
+    return _known_apart(graph, _in_one(graph, site))
+
+
 def alternatives(graph: Graph, site: Site) -> list[Alternative]:
     """The ways in which kernels compute the nodes of ``site``."""
-    whole = _whole(graph, site)
-    found = [Alternative("fused" if site.reader is not None else "kernel", (whole,), whole.name)]
+    found = [_in_one(graph, site)]
     if any(site.makers):
         before = _whole(graph, site, inside=True)
         found.append(Alternative(f"{found[0].label} with operands", (before,), before.name, inside=True))
     cut, deep = _cut(site), product(site.operands.summed)
     several = [p for p in PARTS if cut.is_Integer and int(cut) % p == 0 and graph.hint(deep) // p >= SHORTEST_PART]
     found += [_split(graph, site, parts) for parts in several]
-    return [dataclasses.replace(i, kernels=tuple(_apart(graph, k) for k in i.kernels)) for i in found]
+    return [_known_apart(graph, choice) for choice in found]
+
+
+def _in_one(graph: Graph, site: Site) -> Alternative:
+    whole = _whole(graph, site)
+    return Alternative("fused" if site.reader is not None else "kernel", (whole,), whole.name)
+
+
+def _known_apart(graph: Graph, choice: Alternative) -> Alternative:
+    return dataclasses.replace(choice, kernels=tuple(_apart(graph, k) for k in choice.kernels))
 
 
 def with_room(graph: Graph, name: str, size: int) -> Graph:
@@ -192,7 +205,7 @@ def _finished(site: Site, total: str, where: tuple[Expr, ...]) -> list[Op]:
 
 def _joined(graph: Graph, site: Site, whole: Kernel) -> Kernel:
     """``whole`` (or a sum of its parts) with what reads it."""
-    reader = site.reader
+    reader = site.points
     assert reader is not None
     places = read_at(site, reader, graph.hint)
     assert places is not None

@@ -11,7 +11,7 @@ import sympy
 from sympy import Expr
 
 from fuselens.ir.affine import ONE, ZERO, divide, linear, product
-from fuselens.ir.loops import Axis, Buffer, Extern, Graph, Kernel, Loop, Ref, extern_reads
+from fuselens.ir.loops import Axis, Buffer, Extern, Graph, Kernel, Loop, Phase, Ref, extern_reads
 from fuselens.schedule.sites.convolution import Convolution, Operands, as_product, convolution, seen
 
 _PRODUCTS = {"aten.mm.default", "aten.bmm.default", "aten.addmm.default", "aten.baddbmm.default"}
@@ -33,13 +33,17 @@ class Maker:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A call that computes a product, the kernel that may follow in the same one, and those that may make the operands' elements
-    where they are multiplied, if there are any."""
+    """A call that computes a product, the kernel that may follow in the same one (``points`` has it as one of points), and those
+    that may make the operands' elements where they are multiplied, if there are any."""
 
     call: Extern
     operands: Operands
     reader: Kernel | None = None
     makers: tuple[Maker | None, ...] = (None, None)
+
+    @property
+    def points(self) -> Kernel | None:
+        return None if self.reader is None else of_points(self.reader)
 
     @property
     def nodes(self) -> tuple[Extern | Kernel, ...]:
@@ -152,7 +156,8 @@ def _reader(graph: Graph, site: Site) -> Kernel | None:
         if not isinstance(node, Kernel):
             return None
         if site.call.name in node.reads():
-            return node if _is_pointwise(node) and read_at(site, node, graph.hint) is not None else None
+            points = of_points(node)
+            return node if points is not None and read_at(site, points, graph.hint) is not None else None
         if read & set(node.writes()):
             return None
     return None
@@ -222,9 +227,20 @@ def wanted(graph: Graph) -> set[str]:
     return {graph.buffers[n].owner for n in graph.results()}
 
 
+def of_points(kernel: Kernel) -> Kernel | None:
+    """``kernel`` as one of points, where it folds nothing: what it computes for a line of elements is of each of them then."""
+    if any(o.op in ("reduce", "scan", "bounds") or o.update for o in kernel.ops()):
+        return None
+    lines = [p for p in kernel.phases if p.axes]
+    if not lines:
+        return kernel
+    if len(lines) > 1 or any(o.op == "store" for p in kernel.phases if not p.axes for o in p.body):
+        return None
+    return dataclasses.replace(kernel, axes=(*kernel.axes, *lines[0].axes), phases=(Phase((), tuple(kernel.ops())),))
+
+
 def _is_pointwise(kernel: Kernel) -> bool:
-    plain = all(o.op not in ("reduce", "scan", "bounds") and not o.update for o in kernel.ops())
-    return plain and not any(p.axes for p in kernel.phases)
+    return of_points(kernel) is kernel
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
-from ....ir.card import H100, L2_BANDWIDTH, OPERATIONS, OPERATIONS_TF32, REGISTERS, THREADS, Card
+from ....ir.card import H100, L2_BANDWIDTH, LINE_BYTES, OPERATIONS, OPERATIONS_TF32, REGISTERS, THREADS, Card
 
 MOST = 7  # candidates of one product
 IN_TURN = ((128, 256, 64, 8, 3, 1), (128, 128, 64, 4, 3, 2), (256, 128, 64, 8, 3, 1))
 """Tiles of halves that programs take in turn: rows, columns, depth, warps, stages, and programs of a multiprocessor."""
-COPIED = 0.82  # part of the time that they take when the card copies operands
-STEP = 0.6e-6  # seconds until the first numbers are there, and to write the results
+COPIED = 0.82  # part of the time that a step takes when the card copies operands
+STEP = 0.55e-6  # seconds from asking for the terms of a step to having them, where nothing else is asked for
+ENDS = 2.3e-6  # seconds until a program has its first numbers, and to move what its results take, where memory is busy
+WIDE_BYTES = 2 * LINE_BYTES  # of a row of the result that a tile has, below which memory is used badly
+LONG = 10  # steps of a sum from which on more of them than two are best on their way
+MANY = 4  # rounds of programs, from which on they end at different times
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +50,11 @@ class Shape:
     tf32: bool = False
     run: int = 0  # terms of a sum that lie along one dimension, of several
     fixed: bool = True  # whether columns and what is summed are of known size
+    moved: float = 2.0  # bytes for each element of the product that are read and written where its sum is complete
     card: Card = H100
 
 
+@functools.cache
 def tiles(shape: Shape) -> tuple[Tiles, ...]:
     """The tiles from which the model expects most, best first."""
     sizes = (16, 32, 64, 128, 256)
@@ -68,7 +75,8 @@ def tiles(shape: Shape) -> tuple[Tiles, ...]:
         key=lambda t: (
             float(f"{predicted(shape, t):.1e}"),
             abs(math.log2(min(t.depth, shape.summed) / line)),
-            abs(t.stages - 4),
+            abs(t.stages - (4 if shape.summed > LONG * t.depth else 2)),
+            t.rows * t.columns,
             t.rows,
         )
     )
@@ -97,7 +105,7 @@ def _programs(shape: Shape, rows: int, columns: int) -> int:
 
 def _warps(rows: int, columns: int, width: int) -> tuple[int, ...]:
     elements = rows * columns
-    return (8,) if elements >= 1 << 15 else (4, 8) if elements >= 1 << 14 else (4,) if elements >= 1 << 11 else (2, 4)
+    return (8,) if elements >= 1 << 15 else (4,) if elements >= 1 << 11 else (4, 2)
 
 
 def _bytes(rows: int, columns: int, depth: int, width: int) -> int:
@@ -121,7 +129,17 @@ def predicted(shape: Shape, t: Tiles) -> float:
     edges = t.rows * t.columns / (t.rows * t.columns + 24 * (t.rows + t.columns))
     compute = 2 * t.rows * t.columns * t.depth / (rate * used * edges)
     load = _bytes(t.rows, t.columns, t.depth, shape.width) / L2_BANDWIDTH
-    together = max(1, min(resident, -(-programs // shape.card.processors)))
-    step = max(max(compute, load) * together, 0.9e-6 / (t.stages - 1))
-    seconds = math.ceil(programs / (shape.card.processors * together)) * (steps * step + STEP)
-    return seconds * COPIED if t.programs else seconds
+    step = max(compute, load) * (COPIED if t.programs else 1.0)
+    share = shape.card.bandwidth / shape.card.processors
+    across = -(-shape.columns // t.columns)
+    read = t.rows * t.depth * shape.width / across / share  # from memory, once for all columns
+    moved = t.rows * t.columns * shape.moved / share
+    if t.columns < shape.columns:
+        moved *= max(1.0, WIDE_BYTES / (t.columns * shape.width))
+    ends = ENDS * (2 if t.programs else 1)  # those write one half after the other
+    alone = steps * max(step, read, STEP / (t.stages - 1)) + ends + moved
+    most = t.programs // shape.card.processors or max(1, resident)
+    together = min(most, -(-programs // shape.card.processors))
+    rounds = programs / (shape.card.processors * together)
+    rounds = math.ceil(rounds) if rounds < MANY else rounds + 0.5
+    return rounds * max(alone, together * (steps * max(step, read) + moved))

@@ -1,0 +1,111 @@
+"""What the default mode does with products and their readers: believed, measured, or left alone."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from fuselens.config import Config
+from fuselens.ir.evaluate import evaluate
+from fuselens.ir.loops import Extern, Graph
+from fuselens.ir.text import parse
+from fuselens.ir.verify import verify
+from fuselens.pipeline import tuning
+
+from .test_products import each_choice_agrees, given
+
+NORMED = """graph g
+  input w: {d}[{out}, {channels}, 1, 1] strides [{channels}, 1, 1, 1]
+  input x: {d}[{batch}, {channels}, 4, 4] strides [{image}, 1, {row}, {channels}]
+  input mean: {d}[{out}] strides [1]
+  buffer buf0: {d}[{batch}, {out}, 4, 4] strides [{made}, 1, {made_row}, {out}]
+  buffer buf1: {d}[{batch}, {out}, 4, 4] strides [{made}, 1, {made_row}, {out}]
+  buffer buf2: f32[{out}] strides [1]
+  extern buf0 = aten.convolution.default(x, w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+  kernel kernel0 [i0 < {out}] from [aten.sub.Tensor]
+    phase []
+      t0 = load mean[i0] : {d}
+      t1 = cast t0 : f32
+      t2 = mul t1, t1 : f32
+{kept}    phase [r0 < {points}]
+      t3 = load buf0[i0 + {out}*r0] : {d}
+      t4 = cast t3 : f32
+      t5 = sub t4, t2 : f32
+      t6 = cast t5 : {d}
+      store buf1[i0 + {out}*r0] = t6
+  return buf1{results}
+"""
+
+
+def normed(d: str = "bf16", batch: int = 2, channels: int = 32, out: int = 48, kept: bool = False) -> Graph:
+    sizes = {"d": d, "batch": batch, "channels": channels, "out": out, "points": 16 * batch}
+    sizes |= {"image": 16 * channels, "row": 4 * channels, "made": 16 * out, "made_row": 4 * out}
+    text = NORMED.format(**sizes, kept="      store buf2[i0] = t2\n" if kept else "", results=", buf2" if kept else "")
+    if d == "f32":
+        text = text.replace("t1 = cast t0 : f32\n      t2 = mul t1, t1", "t2 = mul t0, t0")
+        text = text.replace(
+            "t4 = cast t3 : f32\n      t5 = sub t4, t2 : f32\n      t6 = cast t5 : f32", "t6 = sub t3, t2 : f32"
+        )
+    if not kept:
+        text = text.replace(f"  buffer buf2: f32[{out}] strides [1]\n", "")
+    return parse(text)
+
+
+class Measured:
+    """Says that each candidate takes ``seconds``, the vendor's one."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.asked: list[list[str]] = []
+
+    def __call__(self, questions, generate, config):
+        self.asked += [[c.label for c in q] for q in questions]
+        return [[1.0, *[self.seconds] * (len(q) - 1)] for q in questions]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_a_kernel_of_lines_follows_in_the_same_one(dtype: str) -> None:
+    assert each_choice_agrees(normed(dtype))[0] == "fused"
+
+
+def test_one_that_keeps_something_of_its_lines_stays_apart() -> None:
+    assert each_choice_agrees(normed(kept=True))[0] == "kernel"
+
+
+def test_a_convolution_that_waits_for_memory_is_believed(tmp_path: Path) -> None:
+    graph = normed(batch=512, channels=64, out=256)
+    changed, chosen, decisions = tuning.with_readers(graph, Config(cache_dir=tmp_path), tuning.unmeasured)
+    verify(changed)
+    assert not [n for n in changed.nodes if isinstance(n, Extern)]
+    (kernel,) = changed.kernels()
+    assert list(chosen) == [kernel.name]
+    (decision,) = decisions
+    assert decision.verdict == "taken"
+    assert "is expected to take" in decision.reason
+    inputs = given(small := normed())
+    changed, *_ = tuning.with_readers(small, Config(cache_dir=tmp_path), Measured(0.5))
+    for found, wanted in zip(evaluate(changed, inputs), evaluate(small, inputs), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-1, atol=1e-1)
+
+
+@pytest.mark.parametrize(("seconds", "taken"), [(0.5, True), (0.99, False), (math.nan, False)])
+def test_what_may_be_faster_is_measured(tmp_path: Path, monkeypatch, seconds: float, taken: bool) -> None:
+    monkeypatch.setattr(tuning, "SURE", 0.0)
+    graph = normed(batch=512, channels=64, out=256)
+    measured = Measured(seconds)
+    changed, chosen, _ = tuning.with_readers(graph, Config(cache_dir=tmp_path), measured)
+    (asked,) = measured.asked
+    assert asked[0] == tuning.VENDOR
+    assert len(asked) == 1 + tuning.FEW
+    assert bool(chosen) == taken
+    assert (changed is graph) == (not taken)
+
+
+def test_floats_and_products_that_compute_for_long_are_left_alone(tmp_path: Path) -> None:
+    for graph in (normed("f32", batch=512, channels=64, out=256), normed(batch=64, channels=6912, out=768)):
+        measured = Measured(0.5)
+        assert tuning.with_readers(graph, Config(cache_dir=tmp_path), measured) == (graph, {}, [])
+        assert not measured.asked
