@@ -272,6 +272,7 @@ class Editor:
         self.documents_shown: list[lsp.ShowDocumentParams] = []
         self.configuration: Any = None
         self.scoped: dict[str, Any] = {}  # the configuration of workspace folders, by URI
+        self.slow = 0.0  # seconds until it tells its configuration when it is next asked
         self.exit_code: int | None = None
         self.log: list[str] = []  # what the server wrote on stderr
         self.publications = 0
@@ -291,8 +292,10 @@ class Editor:
                 waiting.set_result(None)
 
         @feature(lsp.WORKSPACE_CONFIGURATION)
-        def configuration(params: lsp.ConfigurationParams) -> list[Any]:
+        async def configuration(params: lsp.ConfigurationParams) -> list[Any]:
             self.requests.append(lsp.WORKSPACE_CONFIGURATION)
+            slow, self.slow = self.slow, 0.0
+            await asyncio.sleep(slow)
             return [self.scoped.get(item.scope_uri or "", self.configuration) for item in params.items]
 
         @feature(lsp.WINDOW_SHOW_MESSAGE)

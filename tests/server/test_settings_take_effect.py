@@ -16,6 +16,7 @@ from pygls import uris
 from fuselens import live
 from fuselens.config import from_environment
 from fuselens_server.client import messages
+from fuselens_server.client.configuration import PATIENCE_SECONDS
 from fuselens_server.client.settings import DECLARED
 
 from .conftest import GOOD
@@ -94,6 +95,19 @@ async def begun(new_editor: Any, tmp_path_factory: pytest.TempPathFactory) -> As
     file, _ = await editor.open(folders[0] / "file.py", FILE)
     other, _ = await editor.open(folders[1] / "other.py", FILE)
     yield file, other
+    await editor.stop()
+
+
+async def test_settings_that_come_late_are_taken(new_editor: Any, tmp_path: Any) -> None:
+    """A client that is busy tells them when they are no longer waited for: the file is checked without, and then with them."""
+    editor = new_editor()
+    editor.slow, editor.configuration = PATIENCE_SECONDS + 1, {"target": "cuda:sm_90"}
+    await editor.start(tmp_path)
+    file, found = await editor.open(tmp_path / "late.py", FILE)
+    assert [d.code for d in found] == ["FL101"]
+    await editor.until(lambda: editor.requests.count(lsp.WORKSPACE_CONFIGURATION) > 1)
+    await settled(editor)
+    assert "cpp" not in str(await kernels(file))
     await editor.stop()
 
 
