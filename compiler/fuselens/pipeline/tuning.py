@@ -43,6 +43,7 @@ MOST = 10  # candidates of a product besides the vendor's library
 MOST_OF_PARTS = 2  # of which in so many parts
 FEW = 2  # candidates where the mode is the default
 SURE = 0.8  # part of the vendor's time below which the model is believed
+MODELLED = 90  # the architecture that the model of tiles was fitted to
 HALVES = ("f16", "bf16")
 VENDORS_SHARE = 1.3  # of the time of a product's operations, what the vendor's library takes
 VENDORS_COLUMNS = 64  # of its smallest tiles
@@ -84,38 +85,25 @@ def for_gpu(graph: Graph, config: Config, measured: Measure | None = None, loops
 def with_readers(graph: Graph, config: Config, measured: Measure | None = None) -> Tuned:
     """The default mode: products of halves with the kernel that reads them. Where a model expects much of a kernel of both, that is
     taken; where it may be faster, a few are measured."""
-    sure: list[tuple[Site, list[Option]]] = []
+    chosen: dict[str, Any] = {}
+    decisions: list[Decision] = []
     asked: list[tuple[Site, list[Option]]] = []
+    believed = graph
     for site in sites(graph):
         if site.reader is None or site.dtype not in HALVES:
             continue
         site = dataclasses.replace(site, makers=(None, None))
-        options = _options(graph, site, [one_kernel(graph, site)])
-        expected = _expected(graph, site, options[0])
+        first, *others = _options(graph, site, [one_kernel(graph, site)])
+        expected = _expected(graph, site, first)
         if expected < SURE and _is_modelled(graph, site):
-            sure.append((site, options[:1]))
+            believed = _with_option(believed, site, first)
+            chosen[first.choice.product] = first.tile
+            reason = f"{first.candidate.label} is expected to take {expected:.2f} of the time of {VENDOR}"
+            decisions.append(Decision("FL416", "taken", _subject(site), reason, next(iter(site.call.spans), None)))
         elif expected < 1:
-            others = [
-                o for o in options if (o.tile.rows, o.tile.columns) != (options[0].tile.rows, options[0].tile.columns)
-            ]
-            asked.append((site, [options[0], *others[: FEW - 1]]))
-    graph, chosen, decisions = _taken(graph, sure)
-    graph, more, tried = _measured_products(graph, asked, config, measured or MEASURE)
-    return graph, chosen | more, [*decisions, *tried]
-
-
-def _taken(graph: Graph, found: Sequence[tuple[Site, list[Option]]]) -> Tuned:
-    """``graph`` with the first option of each site."""
-    chosen: dict[str, Any] = {}
-    decisions = []
-    for site, (option, *_) in found:
-        reason = (
-            f"{option.candidate.label} is expected to take {_expected(graph, site, option):.2f} of the time of {VENDOR}"
-        )
-        graph = _with_option(graph, site, option)
-        chosen[option.choice.product] = option.tile
-        decisions.append(Decision("FL416", "taken", _subject(site), reason, next(iter(site.call.spans), None)))
-    return graph, chosen, decisions
+            asked.append((site, [first, *[o for o in others if o.tile.size != first.tile.size][: FEW - 1]]))
+    graph, measured_tiles, tried = _measured_products(believed, asked, config, measured or MEASURE)
+    return graph, chosen | measured_tiles, [*decisions, *tried]
 
 
 def unmeasured(questions: Sequence[Sequence[Candidate]], *_: Any) -> list[list[float]]:
@@ -307,7 +295,9 @@ def _subject(site: Site) -> str:
 def _is_modelled(graph: Graph, site: Site) -> bool:
     """Whether it is what the model was made for: convolutions of images whose channels lie together, on cards of this kind."""
     convolves = site.call.target == "aten.convolution.default"
-    return convolves and site.operands.factors[0].owner == site.call.args[0].name and graph.card.architecture == 90
+    return (
+        convolves and site.operands.factors[0].owner == site.call.args[0].name and graph.card.architecture == MODELLED
+    )
 
 
 def _expected(graph: Graph, site: Site, option: Option) -> float:

@@ -35,6 +35,10 @@ class Tiles:
         0  # as many as the card runs at a time, each taking tiles in turn, which it has copied; 0: one for each tile
     )
 
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.rows, self.columns
+
     def __str__(self) -> str:
         turns = f", {self.programs} programs" if self.programs else ""
         return f"{self.rows} x {self.columns} x {self.depth}, {self.warps} warps, {self.stages} stages{turns}"
