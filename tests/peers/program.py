@@ -1,0 +1,43 @@
+"""Programs as data: a function, and what makes its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+Make = Callable[[], tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Program:
+    """``arguments`` are made for each call: a program may write to them. ``gap`` says what is not there yet."""
+
+    name: str
+    call: Callable[..., Any]
+    arguments: Make
+    gap: str = ""
+
+
+class Programs:
+    """A module's programs, in the order in which they are written. ``gap`` is that of those which do not say otherwise."""
+
+    def __init__(self, gap: str = "") -> None:
+        self.all: list[Program] = []
+        self.gap = gap
+
+    def __call__(
+        self, arguments: Make = tuple, gap: str | None = None
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def kept(call: Callable[..., Any]) -> Callable[..., Any]:
+            self.all.append(Program(call.__name__, call, arguments, self.gap if gap is None else gap))
+            return call
+
+        return kept
+
+
+def some(*sizes: int) -> torch.Tensor:
+    """Floats that are all different and not whole."""
+    return (torch.arange(1.0, 1.0 + torch.Size(sizes).numel()) / 7).reshape(sizes)

@@ -1,0 +1,89 @@
+"""Each program gives eager's values, in no more graphs than ``torch.compile`` has. What is not there yet is named at the program,
+and its test fails as soon as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fuselens
+
+from .program import Program
+from .programs import arrays, assertions, data, subclasses, transforms
+
+KINDS = {"arrays": arrays, "assertions": assertions, "data": data, "subclasses": subclasses, "transforms": transforms}
+
+
+def cases() -> list[Any]:
+    marked = []
+    for kind, module in KINDS.items():
+        for program in module.programs.all:
+            marks = [pytest.mark.xfail(reason=program.gap, strict=True)] if program.gap else []
+            marked.append(pytest.param(program, id=f"{kind}-{program.name}", marks=marks))
+    return marked
+
+
+def outcome(call: Callable[..., Any], program: Program) -> tuple[Any, ...]:
+    """What a call gives or raises, and what it leaves of its arguments."""
+    arguments = program.arguments()
+    try:
+        return "gives", call(*arguments), arguments
+    except Exception as error:  # noqa: BLE001
+        return "raises", (type(error), str(error)), arguments
+
+
+def counted(compile: Callable[..., Any], program: Program) -> tuple[int, tuple[Any, ...]]:
+    """How many graphs a compiler makes, each of which runs as it was captured, and the outcome."""
+    graphs: list[torch.fx.GraphModule] = []
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    found = outcome(compile(program.call, backend=backend), program)
+    return len(graphs), found
+
+
+def parts(value: Any) -> Any:
+    """A value of plain tensors, arrays and what Python compares."""
+    if isinstance(value, subclasses.Pair):
+        return "Pair", parts(value.first), parts(value.second)
+    if isinstance(value, subclasses.Scaled):
+        return "Scaled", parts(value.inner), value.scale
+    if isinstance(value, torch.Tensor) and value.is_nested:
+        return "nested", parts(value.values()), parts(value.offsets())
+    if isinstance(value, (list, tuple)):
+        return type(value), [parts(v) for v in value]
+    return value
+
+
+def same(found: Any, wanted: Any) -> None:
+    if isinstance(wanted, (list, tuple)):
+        assert len(found) == len(wanted)
+        for one, other in zip(found, wanted, strict=True):
+            same(one, other)
+    elif isinstance(wanted, (torch.Tensor, np.ndarray, np.generic)):
+        assert type(found) is type(wanted)
+        torch.testing.assert_close(found, wanted) if isinstance(wanted, torch.Tensor) else None
+        if not isinstance(wanted, torch.Tensor):
+            assert found.dtype == wanted.dtype
+            np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    else:
+        assert found == wanted
+
+
+@pytest.mark.parametrize("program", cases())
+def test_program(program: Program) -> None:
+    wanted = outcome(program.call, program)
+    torch._dynamo.reset()
+    most, peers = counted(torch.compile, program)
+    graphs, captured = counted(fuselens.compile, program)
+    same(parts(captured), parts(wanted))
+    fuselens.reset()
+    same(parts(outcome(fuselens.compile(program.call), program)), parts(wanted))
+    if peers[0] == wanted[0] and most:  # where it captures nothing, more graphs are better
+        assert 1 <= graphs <= most, f"{graphs} graphs, where torch.compile has {most}"
