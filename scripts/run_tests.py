@@ -101,7 +101,8 @@ STEPS: dict[str, Callable[[], Count]] = {
     "extension": node_tests,
     # Three: tests of the server wait a third of their time. Each takes folders in order, so that what a module shares is made once.
     "pytest": pytest("-n", "3", "--dist", "worksteal", "-m", "not e2e and not sweep"),
-    "e2e": pytest("-n", "0", "--maxfail=3", "tests/e2e"),  # waits are patient, so what is broken takes long
+    # Two editors, each with modules of its own. Waits are patient, so what is broken takes long.
+    "e2e": pytest("-n", "2", "--dist", "loadfile", "--maxfail=3", "tests/e2e"),
 }
 TESTS = ("pytest", "e2e")  # which have the machine to themselves
 

@@ -38,7 +38,7 @@ from fuselens.ir.card import H100
 from fuselens.ir.contracts.source import KernelInfo, Source
 from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Extern
-from fuselens.pipeline import phases, programs, stages
+from fuselens.pipeline import phases, programs, stages, tuning
 from fuselens.pipeline.recorder import Run
 from fuselens.rewrite import biases, own_attention
 from fuselens.runtime import memory
@@ -180,6 +180,8 @@ def install() -> None:
         (launch, "compile_ahead", no_work),
         (triton_worker, "start", no_work),
         (torch_private, "current_stream", lambda: 0),
+        (torch.cuda, "is_current_stream_capturing", lambda: False),
+        (tuning, "MEASURE", tuning.unmeasured),
     ]
     for module, name, value in replaced:
         assert hasattr(module, name), name
@@ -195,7 +197,7 @@ def choose(seed: int) -> None:
     any size, clusters, products as kernels."""
     from fuselens.codegen.triton.choices import blocks
     from fuselens.ir import text
-    from fuselens.pipeline import gpu, tuning
+    from fuselens.pipeline import gpu
 
     plain = gpu.tuned
 
@@ -224,7 +226,6 @@ def choose(seed: int) -> None:
         (gpu, "is_tuned", lambda run: True),
         (gpu, "tuned", tuned),
         (tuning, "MEASURE", measured),
-        (torch.cuda, "is_current_stream_capturing", lambda: False),
     ]
     for module, name, value in replaced:
         assert hasattr(module, name), name
@@ -333,13 +334,11 @@ TUNED: dict[str, tuple[Callable[..., torch.Tensor], bool | None, list[tuple[torc
 def tuned() -> list[str]:
     """The differences that functions show when the first kernel is taken in the place of each of the vendor's products."""
     import fuselens
-    from fuselens.pipeline import tuning
 
     def first(questions: Any, _generate: Any, _config: Any) -> list[list[float]]:
         return [[1.0, 0.5, *(1.0 for _ in question[2:])] for question in questions]
 
     tuning.MEASURE = first
-    torch.cuda.is_current_stream_capturing = lambda: False
     out = []
     for name, (function, dynamic, calls) in TUNED.items():
         fuselens.reset()
