@@ -59,7 +59,7 @@ def test_one_diagnostic_and_the_next_good_save_works(workbench: Workbench, works
     case = CASES[name]
     path = workspace / f"{name.replace('-', '_')}.py"
     path.write_text(textwrap.dedent(case.source))
-    with limited(workbench, 15 if name == "loops-at-import" else None):
+    with limited(workbench, 8 if name == "loops-at-import" else None):
         workbench.probe.open(path)
         found = until(f"diagnostic for {name}", lambda: workbench.probe.diagnostics(path))
     assert [(d.code, d.severity) for d in found] == [(case.code, case.severity)], found

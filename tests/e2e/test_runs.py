@@ -182,11 +182,12 @@ def test_two_targets_and_two_modes_are_compared(workbench: Workbench, program: P
 
 def test_each_function_is_a_test(workbench: Workbench, program: Path) -> None:
     workbench.close_notifications()
+    workbench.go_to(program, "y * scale")
     workbench.probe.command("workbench.view.testing.focus")
     rows = ".test-explorer .monaco-list-row"
     workbench.visible(rows, "runs.py")
     until("functions below the file", lambda: _expanded(workbench, rows))
-    workbench.probe.command("testing.runAll")
+    workbench.probe.command("testing.runCurrentFile")
     until("both outcomes", lambda: {"Passed", "Failed"} <= _outcomes(workbench, rows))
     workbench.go_to(program, "y * scale")
     workbench.screenshot("runs-7-tests")
