@@ -351,7 +351,7 @@ class Workbench:
             self.visible(".quick-input-box input")
             self.page("paste", command)  # for each key that is typed the whole list is searched
             with contextlib.suppress(AssertionError):
-                self.page("wait", ".quick-input-list .monaco-list-row", title, 5_000, "visible")
+                self.page("wait", ".quick-input-list .monaco-list-row.focused", title, 5_000, "visible")
                 return True
             self.page("press", "Escape")
             return False
