@@ -19,7 +19,7 @@ def restored(workbench: Workbench):
     workbench.probe.setting("fuselens.interpreter", None)
     workbench.probe.setting("fuselens.serverInterpreter", None)
     workbench.probe.command("test.selectEnvironment", sys.executable)
-    until("server again", lambda: _compiles(workbench, workbench.toy))
+    until("server again", lambda: workbench.probe.compiles(workbench.toy))
 
 
 @pytest.fixture(autouse=True)
@@ -29,14 +29,14 @@ def opened(workbench: Workbench, workspace: Path) -> None:
 
 
 def test_the_status_item_names_torch(workbench: Workbench) -> None:
-    until("compiled file", lambda: _compiles(workbench, workbench.toy))
+    until("compiled file", lambda: workbench.probe.compiles(workbench.toy))
     texts = until("torch in the status item", lambda: [t for t in _status(workbench) if "torch 2." in t])
     assert any("Fuselens: torch" in text for text in texts)
     workbench.screenshot("30-status")
 
 
 def test_another_environment_in_the_python_extension_restarts_the_server(workbench: Workbench, tmp_path: Path) -> None:
-    until("compiled file", lambda: _compiles(workbench, workbench.toy))
+    until("compiled file", lambda: workbench.probe.compiles(workbench.toy))
     workbench.close_notifications()
     absent = tmp_path / "gone" / "python"
     workbench.probe.command("test.selectEnvironment", str(absent))
@@ -46,13 +46,13 @@ def test_another_environment_in_the_python_extension_restarts_the_server(workben
         workbench.screenshot("31-no-interpreter")
     finally:
         workbench.probe.command("test.selectEnvironment", sys.executable)
-    until("compiled file", lambda: _compiles(workbench, workbench.toy))
+    until("compiled file", lambda: workbench.probe.compiles(workbench.toy))
 
 
 def test_the_setting_comes_before_the_python_extension(workbench: Workbench, tmp_path: Path) -> None:
     workbench.probe.setting("fuselens.interpreter", sys.executable)
     workbench.probe.command("test.selectEnvironment", str(tmp_path / "gone" / "python"))
-    until("compiled file", lambda: _compiles(workbench, workbench.toy))
+    until("compiled file", lambda: workbench.probe.compiles(workbench.toy))
     until("interpreter in the status item", lambda: any(sys.executable in text for text in _status(workbench)))
 
 
@@ -76,9 +76,9 @@ def test_an_environment_without_torch_is_one_diagnostic(workbench: Workbench, ba
 
 
 def test_restarting_by_command_compiles_again(workbench: Workbench) -> None:
-    until("compiled file", lambda: _compiles(workbench, workbench.toy))
+    until("compiled file", lambda: workbench.probe.compiles(workbench.toy))
     workbench.run("Fuselens: Restart the Language Server")
-    until("compiled file", lambda: _compiles(workbench, workbench.toy))
+    until("compiled file", lambda: workbench.probe.compiles(workbench.toy))
 
 
 def test_triton_is_one_of_the_kernels_without_a_gpu(workbench: Workbench, workspace: Path) -> None:
@@ -110,10 +110,6 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bare") / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     return folder / "bin" / "python"
-
-
-def _compiles(workbench: Workbench, path: Path) -> bool:
-    return any("graph" in title for title in workbench.probe.lens_titles(path))
 
 
 def _kernels(workbench: Workbench, path: Path) -> str:

@@ -48,7 +48,7 @@ LOOK = """
 def toy(workbench: Workbench, workspace: Path) -> Iterator[Path]:
     path = workspace / "toy.py"
     workbench.probe.open(path)
-    until("compiled toy.py", lambda: any("graph" in title for title in workbench.probe.lens_titles(path)))
+    until("compiled toy.py", lambda: workbench.probe.compiles(path))
     yield path
     workbench.probe.setting("workbench.colorTheme", None)
     workbench.probe.command("workbench.action.closeEditorsInOtherGroups")
@@ -313,7 +313,7 @@ def test_where_the_last_run_spent_its_time_and_compiled_again(workbench: Workben
         "    while not stop.exists():\n        f(torch.ones(1 << 16), 2.5)\n"
     )
     workbench.probe.open(path)
-    until("compiled heat.py", lambda: any("graph" in title for title in workbench.probe.lens_titles(path)))
+    until("compiled heat.py", lambda: workbench.probe.compiles(path))
     run = subprocess.Popen([sys.executable, str(path)], env={**os.environ, "FUSELENS_LIVE": "1"})
     try:
         until("heat", lambda: any(HEAT in mark for mark in pictures(workbench, "heat.py", "x.exp().sin()")))

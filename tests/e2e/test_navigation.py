@@ -14,7 +14,7 @@ LINE = "x = a / "
 def toy(workbench: Workbench, workspace: Path) -> Path:
     path = workspace / "toy.py"
     workbench.probe.open(path)
-    until("compiled toy.py", lambda: any("graph" in title for title in workbench.probe.lens_titles(path)))
+    until("compiled toy.py", lambda: workbench.probe.compiles(path))
     return path
 
 

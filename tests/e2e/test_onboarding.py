@@ -36,10 +36,6 @@ def bare(workbench: Workbench, tmp_path: Path) -> Iterator[Path]:
     workbench.probe.setting("fuselens.interpreter", None)
 
 
-def compiles(workbench: Workbench, path: Path) -> bool:
-    return any("graph" in title for title in workbench.probe.lens_titles(path))
-
-
 def press_in_dialog(workbench: Workbench, button: str) -> None:
     workbench.click(f"{DIALOG} .monaco-button", button)
 
@@ -50,7 +46,7 @@ def test_an_empty_view_offers_the_example(workbench: Workbench) -> None:
     workbench.click(f"{WELCOME} .monaco-button", "Open Example")
     path = Path(until("example", lambda: workbench.probe("return vscode.window.activeTextEditor?.document.uri.fsPath")))
     assert path.name == "toy.py"
-    until("compiled example", lambda: compiles(workbench, path))
+    until("compiled example", lambda: workbench.probe.compiles(path))
     assert [d.code for d in workbench.probe.diagnostics(path)] == ["FL101"]
     workbench.visible(f"{PANE} .monaco-list-row", "3 graphs · 1 break")
     workbench.screenshot("61-example")
@@ -90,7 +86,7 @@ def test_installing(workbench: Workbench, bare: Path, workspace: Path) -> None:
     workbench.close_notifications()
     workbench.run("Fuselens: Install fuselens[server]")
     press_in_dialog(workbench, "Install")
-    until("compiled toy.py", lambda: compiles(workbench, workspace / "toy.py"))
+    until("compiled toy.py", lambda: workbench.probe.compiles(workspace / "toy.py"))
     workbench.visible(f"{PANE} .monaco-list-row", "3 graphs")
     workbench.probe.command("workbench.action.closePanel")
 
@@ -107,7 +103,7 @@ def test_a_view_without_a_server_finds_out_why(workbench: Workbench, workspace: 
         workbench.screenshot("69-no-server")
     finally:
         workbench.probe.setting("fuselens.interpreter", None)
-    until("compiled toy.py", lambda: compiles(workbench, workspace / "toy.py"))
+    until("compiled toy.py", lambda: workbench.probe.compiles(workspace / "toy.py"))
 
 
 def test_interpreters_are_shown_with_their_versions(workbench: Workbench, workspace: Path) -> None:
@@ -136,7 +132,7 @@ def test_the_walkthrough(workbench: Workbench) -> None:
 
 def test_doctor(workbench: Workbench, workspace: Path) -> None:
     workbench.probe.open(workspace / "toy.py")
-    until("compiled toy.py", lambda: compiles(workbench, workspace / "toy.py"))
+    until("compiled toy.py", lambda: workbench.probe.compiles(workspace / "toy.py"))
     workbench.run("Fuselens: Doctor")
     text = until("report", lambda: "All is well." in (found := workbench.probe(REPORT) or "") and found)
     for what in ("editor", "extension", "interpreter", "torch", "fuselens", "triton", "C++ compiler", "GPU", "cache"):
@@ -153,7 +149,7 @@ def test_clearing_the_cache(workbench: Workbench, workspace: Path, tmp_path: Pat
     try:
         workbench.probe.open(path)
         workbench.run("Fuselens: Restart the Language Server")
-        until("compiled into the cache", lambda: compiles(workbench, path) and any(cache.glob("*/*/*")))
+        until("compiled into the cache", lambda: workbench.probe.compiles(path) and any(cache.glob("*/*/*")))
         workbench.run("Fuselens: Clear the Cache")
         workbench.visible(DIALOG, str(cache))
         workbench.screenshot("67-clear-cache")
@@ -162,7 +158,7 @@ def test_clearing_the_cache(workbench: Workbench, workspace: Path, tmp_path: Pat
         workbench.run("Fuselens: Clear the Cache")
         press_in_dialog(workbench, "Clear")
         assert str(cache) in workbench.notification("deleted")
-        until("compiled again", lambda: compiles(workbench, path))
+        until("compiled again", lambda: workbench.probe.compiles(path))
     finally:
         workbench.probe("delete process.env.FUSELENS_CACHE_DIR")
         workbench.probe.command("fuselens.restart")
@@ -184,5 +180,5 @@ def test_the_editor_begins_with_the_example_and_its_findings(workbench: Workbenc
     workbench.visible(".tabs-container .tab.active", "toy.py")
     workbench.visible(".codelens-decoration a", "3 graphs · ⚠ 1 break")
     assert not any("Welcome" in text for text in workbench.texts(".tabs-container .tab"))
-    until("extension host", lambda: workbench.probe.ready() and compiles(workbench, path))
+    until("extension host", lambda: workbench.probe.ready() and workbench.probe.compiles(path))
     workbench.screenshot("68-make-run")

@@ -20,10 +20,6 @@ def nothing_open(workbench: Workbench) -> Iterator[None]:
     workbench.close_notifications()
 
 
-def compiles(workbench: Workbench, path: Path) -> bool:
-    return any("graph" in title for title in workbench.probe.lens_titles(path))
-
-
 @pytest.fixture
 def environment(workbench: Workbench, workspace: Path) -> Iterator[dict[str, str]]:
     """Variables of the server's, which is started anew with them by ``Restart``, and without them at the end."""
@@ -32,7 +28,7 @@ def environment(workbench: Workbench, workspace: Path) -> Iterator[dict[str, str
     workbench.probe("for (const name of argument) delete process.env[name]", list(given))
     workbench.probe.command("fuselens.restart")
     workbench.probe.open(workspace / "toy.py")
-    until("compiled toy.py", lambda: compiles(workbench, workspace / "toy.py"))
+    until("compiled toy.py", lambda: workbench.probe.compiles(workspace / "toy.py"))
 
 
 def restart(workbench: Workbench, environment: dict[str, str]) -> None:
@@ -51,7 +47,7 @@ def test_without_a_cpp_compiler(
     found = until("finding", lambda: [d for d in workbench.probe.diagnostics(path) if d.code == "FL403"])
     assert len(found) == 1
     assert "no working C++ compiler" in found[0].message
-    assert compiles(workbench, path)
+    assert workbench.probe.compiles(path)
     assert workbench.probe.hints(path)
     workbench.visible(".codelens-decoration a", "▶ Run")
     workbench.screenshot("110-no-compiler")
@@ -66,7 +62,7 @@ def test_a_cache_that_cannot_be_written(workbench: Workbench, workspace: Path, e
     environment |= {"FUSELENS_CACHE_DIR": "/proc/fuselens"}  # where root may not write, either
     workbench.probe.open(path)
     restart(workbench, environment)
-    until("compiled toy.py", lambda: compiles(workbench, path))
+    until("compiled toy.py", lambda: workbench.probe.compiles(path))
     workbench.probe.command("fuselens.overview.focus")
     workbench.visible(f"{PANE} .monaco-list-row", "3 graphs · 1 break")
     assert {d.code for d in workbench.probe.diagnostics(path)} == {"FL916", "FL101"}
@@ -83,7 +79,7 @@ def test_nothing_is_written_beside_a_file(workbench: Workbench, tmp_path: Path, 
     path.chmod(0o444)
     folder.chmod(0o555)
     workbench.probe.open(path)
-    until("compiled toy.py", lambda: compiles(workbench, path))
+    until("compiled toy.py", lambda: workbench.probe.compiles(path))
     workbench.press_lens("▶ Run", lambda: any("eager" in title for title in workbench.probe.lens_titles(path)))
     assert [p.name for p in folder.iterdir()] == ["toy.py"]
     folder.chmod(0o755)

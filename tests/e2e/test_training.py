@@ -24,7 +24,7 @@ def train(workbench: Workbench, workspace: Path) -> Path:
     shutil.copytree(SCRIPTS, folder, ignore=shutil.ignore_patterns("__pycache__"))
     path = folder / "train.py"
     workbench.probe.open(path)
-    until("compiled train.py", lambda: any("graph" in title for title in workbench.probe.lens_titles(path)))
+    until("compiled train.py", lambda: workbench.probe.compiles(path))
     return path
 
 

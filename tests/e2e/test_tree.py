@@ -20,7 +20,7 @@ def toy(workbench: Workbench, workspace: Path) -> Path:
     """``toy.py``, opened and compiled, with the view beside it."""
     path = workspace / "toy.py"
     workbench.probe.open(path)
-    until("compiled toy.py", lambda: any("graph" in title for title in workbench.probe.lens_titles(path)))
+    until("compiled toy.py", lambda: workbench.probe.compiles(path))
     workbench.close_notifications()
     workbench.probe.command("fuselens.overview.focus")
     workbench.visible(ROW, "toy.py")

@@ -143,6 +143,10 @@ class Probe:
     def lens_titles(self, path: Path) -> list[str]:
         return [lens["title"] for lens in self.lenses(path) if "title" in lens]  # one that is not resolved has none
 
+    def compiles(self, path: Path) -> bool:
+        """Whether a function of the file has its report: its lenses count graphs."""
+        return any("graph" in title for title in self.lens_titles(path))
+
     def hints(self, path: Path) -> list[tuple[int, str]]:
         """Inlay hints as (line counted from 0, text)."""
         found = self(

@@ -66,12 +66,12 @@ def same(found: Any, wanted: Any) -> None:
         assert len(found) == len(wanted)
         for one, other in zip(found, wanted, strict=True):
             same(one, other)
-    elif isinstance(wanted, (torch.Tensor, np.ndarray, np.generic)):
+    elif isinstance(wanted, torch.Tensor):
         assert type(found) is type(wanted)
-        torch.testing.assert_close(found, wanted) if isinstance(wanted, torch.Tensor) else None
-        if not isinstance(wanted, torch.Tensor):
-            assert found.dtype == wanted.dtype
-            np.testing.assert_allclose(found, wanted, rtol=1e-6)
+        torch.testing.assert_close(found, wanted)
+    elif isinstance(wanted, (np.ndarray, np.generic)):
+        assert (type(found), found.dtype) == (type(wanted), wanted.dtype)
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
     else:
         assert found == wanted
 
