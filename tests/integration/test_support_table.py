@@ -325,6 +325,13 @@ def _(x: Tensor) -> Tensor:
     return (torch.complex(x, x + 1) * 2j).abs() + torch.fft.fft(x).abs()
 
 
+@program("Arrays of numpy that are computed with")
+def _(x: Tensor) -> Tensor:
+    y = (x + 1).numpy()
+    y[0] += y.mean(axis=1)
+    return torch.from_numpy(np.tanh(y) @ y.T) * 2
+
+
 @program("Half precision, float8, wide unsigned integers")
 def _(x: Tensor) -> Tensor:
     rounded = x.to(torch.float8_e4m3fn).float() + (x.abs() * 10).to(torch.uint16).float()
@@ -402,12 +409,6 @@ def _(x: Tensor) -> Tensor:
 def _(x: Tensor) -> Tensor:
     y = x + 1
     return y * (zlib.crc32(b"text") % 7)
-
-
-@program("Arrays of numpy that are computed with")
-def _(x: Tensor) -> Tensor:
-    y = (x + 1).numpy()
-    return torch.from_numpy(np.tanh(y)) * 2
 
 
 @program("Assigned attributes of classes", lambda fn: (fn(x()), Last.value))

@@ -396,7 +396,7 @@ class Editor:
         """The same; where predictions or early findings come first, those that the check ends with."""
         await self.published(uri, action)
         begun = time.monotonic()
-        while time.monotonic() - begun < 20:  # another file's check may take longer
+        while time.monotonic() - begun < PATIENCE:
             if self._is_checking():
                 await asyncio.sleep(0.02)
             elif any(d.data and d.data.get("predicted") for d in self.diagnostics[uri].diagnostics):

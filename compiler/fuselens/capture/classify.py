@@ -249,6 +249,14 @@ def is_array(kind: type) -> bool:
     return bool(NUMPY_SCALARS) and kind is numpy().ndarray
 
 
+def _arrays_are_traced() -> bool:
+    return bool(NUMPY_SCALARS) and int(numpy().__version__.partition(".")[0]) >= 2
+
+
+ARRAYS_ARE_TRACED = _arrays_are_traced()
+"""Whether what numpy computes of arrays is computed by graphs: since numpy 2, dtypes alone decide what they are promoted to."""
+
+
 def is_numpy_description(kind: type) -> bool:
     """Whether instances of ``kind`` describe numbers of numpy, and do not change."""
     return bool(NUMPY_SCALARS) and issubclass(kind, (numpy().dtype, numpy().finfo, numpy().iinfo))

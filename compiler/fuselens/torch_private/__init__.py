@@ -70,6 +70,7 @@ from .fake_tensors import (
     real_tensors,
 )
 from .names import PYTREE, Missing, MissingName, private
+from .numpy_operations import Operation, operation, operation_of_array
 from .onednn import (
     ONEDNN_CONVOLUTION,
     ONEDNN_CONVOLUTION_ADD,
@@ -201,6 +202,7 @@ from .symbolic_sizes import (
     load_symbolic_sizes,
     mark_size,
     new_shape_env,
+    number_hint,
     raw_expression,
     rename_symbols,
     restrict,

@@ -42,6 +42,7 @@ CHECKPOINTS = "checkpoints in graphs"
 DATA = "compiling operators whose results depend on data"
 CACHING = "keeping compiled graphs from one process to the next"
 SPEED = "a part of the speed of compiling"
+ARRAYS = "numpy's arrays in graphs"
 NOTHING = "nothing"
 
 
@@ -207,6 +208,7 @@ TABLE: dict[str, Name] = {
         _n("integer_functions", "torch.utils._sympy.functions", "integer division and the like in expressions of sizes", COMPILING),
         _n("symbol_is_type", "torch.utils._sympy.symbol.symbol_is_type", "tells symbols of floats from those of integers", SIZES),
         _n("float_symbol", "torch.utils._sympy.symbol.SymT.FLOAT", "the kind of symbols of floats", SIZES),
+        _n("numpy", "torch._numpy", "numpy's operations on tensors", ARRAYS),
         # --- modes, classes, transforms
         _n("TorchDispatchMode", "torch.utils._python_dispatch.TorchDispatchMode", "hears of each operator", COMPILING),
         _n("number_of_dispatch_modes", _C + "_len_torch_dispatch_stack", "whether dispatch modes surround a call", COMPILING),

@@ -16,6 +16,7 @@ import torch.utils.checkpoint
 from torch.torch_version import TorchVersion
 
 from .names import private
+from .numpy_operations import Operation
 from .torch_function import takes_class
 
 if TYPE_CHECKING:
@@ -194,7 +195,9 @@ def augments(target: Any) -> bool:
 
 
 def writes_operands(target: Any) -> bool:
-    """Whether the schema of an operator (or of one of its overloads) says that it writes to an operand."""
+    """Whether the schema of an operator (or of one of its overloads) says that it writes to an operand, or numpy does."""
+    if isinstance(target, Operation):
+        return target.writes
     if isinstance(target, private.OpOverloadPacket):
         return any(writes_operands(getattr(target, name)) for name in target.overloads())
     return isinstance(target, OpOverload) and target._schema.is_mutable

@@ -309,6 +309,11 @@ def symint_hint(value: Any) -> int | None:
     return None if hint is None else int(hint)
 
 
+def number_hint(value: Any) -> int | float | bool | None:
+    """The example value behind a symbolic number; None when it depends on data."""
+    return value.node.hint
+
+
 def symint_may_be_negative(value: Any) -> bool:
     """Whether what is known of a SymInt leaves room for negative values."""
     return not value.node.shape_env.bound_sympy(value.node.expr).lower >= 0

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ... import torch_private
 from .. import classify
+from ..arrays import numpy_calls
 from ..breaks import Break, Raised, raising
 from ..hook import _hook
 from ..polyfills import python as polyfills
@@ -158,6 +159,8 @@ def _by_rule(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[s
     if code is not None:
         raise Break(code, what=function.__qualname__, why="it must run each time")
     result = marked(m, value, function, args, kwargs)
+    if result is None:
+        result = numpy_calls.called(m, function, args, kwargs, f"{function.__module__}.{function.__qualname__}")
     if result is not None:
         return result
     if in_graph and m.tracer.are_arguments([*args, *kwargs.values()]) and not asked:

@@ -6,8 +6,9 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from .. import classify
+from ..arrays import numpy_calls
 from ..breaks import Break, Raised, raising
-from ..rules import numpy_calls, torch_function
+from ..rules import torch_function
 from ..rules.compiler import marked
 from ..rules.table import RULES
 from ..values import assignments, attributes, tensor_attributes

@@ -13,12 +13,15 @@ import torch
 
 from ... import torch_private
 from .. import classify
+from ..arrays import numpy_calls
+from ..arrays import operations as arrays
 from ..breaks import Break, raising
-from ..rules import numpy_calls, torch_function
+from ..rules import torch_function
 from ..rules.table import RULES
 from ..rules.torch_calls import LOOKING, scaled
 from ..values import assignments, attributes, tensor_attributes, text
 from ..values.algebra import (
+    ArrayValue,
     CombinedIterator,
     Constant,
     DequeValue,
@@ -110,6 +113,9 @@ def _generator_method(
     m: Machine, receiver: GeneratorValue, name: str, args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
     return generator_method(m, receiver, name, args)
+
+
+METHODS.of(ArrayValue)(arrays.method)
 
 
 @METHODS.of(SequenceValue)

@@ -19,6 +19,7 @@ from ..machine import Machine
 from ..tracing.tracer import Tracer
 from ..values.algebra import (
     ActiveValue,
+    ArrayValue,
     CellValue,
     CombinedIterator,
     DictValue,
@@ -233,6 +234,11 @@ def _(value: HandledException, tracer: Tracer) -> Iterable[Value]:
 @_parts.register
 def _(value: InstanceDict, tracer: Tracer) -> Iterable[Value]:
     return (value.owner,)
+
+
+@_parts.register
+def _(value: ArrayValue, tracer: Tracer) -> Iterable[Value]:
+    return (value.memory,) if value.memory is not None else ()
 
 
 @_parts.register

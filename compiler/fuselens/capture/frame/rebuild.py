@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import fx
 
 from ... import torch_private
+from ..arrays import operations as arrays
 from ..breaks import FrameUnsupported
 from ..bytecode import emitters as emitters
 from ..hook import _hook
@@ -25,6 +27,7 @@ from ..tracing.sources import Source
 from ..values.algebra import (
     NULL,
     ActiveValue,
+    ArrayValue,
     CellValue,
     CombinedIterator,
     Constant,
@@ -68,7 +71,7 @@ OUTPUTS = "__fuselens_outputs"
 _MUTABLE = (
     SequenceValue, DictValue, SetValue, DictView, IteratorValue, CombinedIterator, MadeFunction, GradModeContext, TorchContext,
     ContextExit, NamedMethod,
-    ObjectValue, GeneratorValue, CellValue, MethodValue, ActiveValue, PartialValue,
+    ObjectValue, GeneratorValue, CellValue, MethodValue, ActiveValue, ArrayValue, PartialValue,
 )  # fmt: skip
 
 
@@ -193,6 +196,17 @@ def _(value: TensorValue, r: Rebuilder) -> None:
     r.code.emit(emitters.prepare_call(emitters.load_const(torch_private.set_class)))
     _output(value, r)
     r.code.emit([*emitters.load_const(value.python_type), *emitters.call(2)])
+
+
+@build.register
+def _(value: ArrayValue, r: Rebuilder) -> None:
+    assert value.memory is not None
+    if value.is_number:
+        r.call(arrays.number, value.memory)
+    elif value.flips:
+        r.call(arrays.backwards, value.memory, Constant(value.flips))
+    else:
+        r.call(torch.Tensor.numpy, value.memory)
 
 
 @build.register

@@ -17,6 +17,7 @@ from ..hook import _hook
 from ..polyfills import python as polyfills
 from ..values import attributes, text
 from ..values.algebra import (
+    ArrayValue,
     CombinedIterator,
     Constant,
     DequeValue,
@@ -78,6 +79,13 @@ def _length_of_instance(m: Machine, value: InstanceDict) -> Value:
 def _length_of_tensor(m: Machine, value: TensorValue) -> Value:
     own = torch_function.own(m, value, "__len__")
     return tensor_method(m, value, "__len__", [], {}) if own is None else m.use(m.call(own, [], {}))
+
+
+@_LENGTHS.of(ArrayValue)
+def _length_of_array(m: Machine, value: ArrayValue) -> Value:
+    sizes = m.use(attributes.load(m, value, "shape"))
+    assert isinstance(sizes, SequenceValue)
+    return m.use(sizes.items[0]) if sizes.items else fold(m, len, [value], {}, "len")
 
 
 @_LENGTHS.of(*ITERATORS)

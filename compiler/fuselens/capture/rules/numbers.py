@@ -10,9 +10,18 @@ import torch
 
 from .. import classify
 from ..breaks import Break, raising
-from ..calls.methods import tensor_method
 from ..values import attributes
-from ..values.algebra import Constant, Known, ObjectValue, SequenceValue, SymbolValue, TensorValue, Value
+from ..values.algebra import (
+    ArrayValue,
+    Constant,
+    Known,
+    NamedMethod,
+    ObjectValue,
+    SequenceValue,
+    SymbolValue,
+    TensorValue,
+    Value,
+)
 from ..values.attributes import special
 from ..values.hashing import HashedKey, key_of
 from ..values.known import fold, holds_identity, plain
@@ -29,8 +38,9 @@ def _number(kind: type, methods: tuple[str, ...]) -> Rule:
 
     def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         value = m.use(args[0]) if len(args) == 1 and not kwargs else None
-        if isinstance(value, TensorValue) and m.tracer.takes_scalars and kind is not complex:
-            value = tensor_method(m, value, "item", [], {})
+        if isinstance(value, (TensorValue, ArrayValue)) and m.tracer.takes_scalars and kind is not complex:
+            value = m.use(m.call(NamedMethod(value, "item"), [], {}))
+            args = [value]
         if isinstance(value, ObjectValue):
             return _number_of_object(m, kind, methods, value)
         made = _number_of_symbol(m, kind, value) if isinstance(value, SymbolValue) else None
@@ -109,6 +119,8 @@ def _through(function: Any, method: str) -> Rule:
 
     def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         args = [m.use(a) for a in args]
+        if args and isinstance(args[0], ArrayValue):
+            return m.call(NamedMethod(args[0], method), args[1:], kwargs)
         if args and isinstance(args[0], (TensorValue, SymbolValue)):
             return operate(m, function, args, kwargs)
         if args and isinstance(args[0], ObjectValue):
@@ -158,6 +170,8 @@ for _function in (bin, hex, oct, chr, range, operator.index):
 @rule(divmod)
 def _divmod(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     a, b = (m.use(v) for v in args)
+    if isinstance(a, ArrayValue):
+        return m.call(NamedMethod(a, "__divmod__"), [b], {})
     if isinstance(a, Constant) and isinstance(b, Constant):
         return fold(m, divmod, [a, b], {}, "divmod")
     if isinstance(a, TensorValue) or (isinstance(b, TensorValue) and not isinstance(a, ObjectValue)):

@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ... import torch_private
 from .. import classify
 from ..hook import _hook
 from ..rules import templates
 from ..values.algebra import (
+    ArrayValue,
     CellValue,
     Constant,
     DequeValue,
@@ -63,7 +65,6 @@ class Objects:
         self.known: dict[int, Value] = {}  # existing objects, by id
         self.keys: dict[int, Value] = {}  # what was used as a key by identity, by id of its token
         self.holders: dict[int, ObjectValue] = {}  # of what instances of subclasses of containers hold, by value id
-        self.arrays: dict[int, Value] = {}  # by id of a value that is an array: the tensor that shares its memory
         self.symbols: dict[Source, SymbolValue] = {}  # numbers that vary
         self.modules: set[Source] = set()
         self.integers: dict[str, int] = {}  # those that were specialised from the start, by source text
@@ -152,6 +153,9 @@ def _new(tracer: Tracer, obj: Any, kind: type, source: Source) -> Value:
     if _is_known_by_identity(kind):
         tracer.guard_identity(source, obj)
         return Known(obj, source)
+    if classify.is_array(kind) and classify.ARRAYS_ARE_TRACED and torch_private.shared_tensor(obj) is not None:
+        tracer.guard_type(source, kind)
+        return ArrayValue(None, source, existing=obj)
     if kind in templates.KINDS:
         return templates.existing(tracer, obj, source)
     return _object(tracer, obj, source)

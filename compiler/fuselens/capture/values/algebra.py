@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from ... import torch_private
 from ...record.report import Span
 from ..tracing.sources import Source
 
@@ -125,6 +126,38 @@ class TensorValue(Value):
     @property
     def python_type(self) -> type:
         return self.kind
+
+
+class ArrayValue(Value):
+    """An array of numpy's, or one of its numbers (``is_number``), whose elements the graph computes.
+
+    ``memory`` is the tensor with the same elements in the same memory. The array runs backwards along ``flips``, which tensors
+    cannot. An existing array has a source, and its tensor is made when it is first needed: ``existing`` is the array itself.
+    """
+
+    __slots__ = ("existing", "flips", "is_number", "memory")
+
+    def __init__(
+        self,
+        memory: TensorValue | None,
+        source: Source | None = None,
+        *,
+        existing: Any = None,
+        is_number: bool = False,
+        flips: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__(source)
+        self.memory = memory
+        self.existing = existing
+        self.is_number = is_number
+        self.flips = flips
+
+    @property
+    def python_type(self) -> type:
+        if self.memory is None:
+            return type(self.existing)
+        array = torch_private.array_of(self.memory.fake.dtype)
+        return array.dtype.type if self.is_number else type(array)
 
 
 class SymbolValue(Value):

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ... import torch_private
 from .. import classify
+from ..arrays import operations as arrays
 from ..breaks import Break, Raised, raising
 from ..hook import _hook
 from ..tracing import sources as src
@@ -23,6 +25,7 @@ from ..tracing import wrapping
 from ..tracing.wrapping import CONSTANT_TYPES
 from .algebra import (
     ActiveValue,
+    ArrayValue,
     CombinedIterator,
     Constant,
     DequeValue,
@@ -289,6 +292,22 @@ def _of_partial(m: Machine, value: PartialValue, name: str) -> Value:
     if name == "args":
         return SequenceValue(list(value.args), tuple)
     return DictValue(value.kwargs) if name == "keywords" else not_traced(m, value, name)
+
+
+@ATTRIBUTES.of(ArrayValue)
+def _of_array(m: Machine, value: ArrayValue, name: str) -> Value:
+    fake = arrays.memory(m, value, f"{value.describe()}.{name}").fake
+    if name in ("shape", "ndim", "size"):
+        size = m.use(load(m, arrays.memory(m, value, name), "shape"))
+        assert isinstance(size, SequenceValue)
+        if name == "shape":
+            return SequenceValue(list(size.items), tuple)
+        return Constant(fake.ndim) if name == "ndim" else m.call(load(m, size, "numel"), [], {})
+    if name in ("strides", "nbytes"):
+        return arrays.layout(m, value, name)
+    if name in ("dtype", "itemsize"):
+        return from_plain(getattr(torch_private.array_of(fake.dtype), name), name)
+    return arrays.attribute(m, value, name) or not_traced(m, value, name)
 
 
 @ATTRIBUTES.of(ActiveValue)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..arrays import operations as arrays
 from ..breaks import Break, CannotRebuild, Raised, raising
 from ..polyfills import python as polyfills
 from ..rules import torch_function
@@ -16,6 +17,7 @@ from ..rules.table import RULES, rule
 from . import assignments, attributes
 from .algebra import (
     ActiveValue,
+    ArrayValue,
     CombinedIterator,
     Constant,
     DictValue,
@@ -130,6 +132,11 @@ def _all_of_active(m: Machine, value: ActiveValue) -> list[Value]:
     return found if found is not None else _drawn(m, value)
 
 
+@_ALL_ITEMS.of(ArrayValue)
+def _all_of_array(m: Machine, value: ArrayValue) -> list[Value]:
+    return arrays.rows(m, value)
+
+
 @_ALL_ITEMS.of(TensorValue)
 def _all_of_tensor(m: Machine, value: TensorValue) -> list[Value]:
     if torch_function.concerned(m, [value], {}):
@@ -184,8 +191,8 @@ def _iter_of_set(m: Machine, value: SetValue) -> Value:
     return IteratorValue(value, iterate(m, value), born=m.tracer.now)
 
 
-@_ITER.of(TensorValue)
-def _iter_of_tensor(m: Machine, value: TensorValue) -> Value:
+@_ITER.of(TensorValue, ArrayValue)
+def _iter_of_tensor(m: Machine, value: Value) -> Value:
     items = iterate(m, value)
     return IteratorValue(SequenceValue(items, tuple), items, born=m.tracer.now)
 

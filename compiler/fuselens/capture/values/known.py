@@ -17,6 +17,7 @@ from ..breaks import Break, raising
 from ..tracing.tracer import specialise
 from ..tracing.wrapping import CONSTANT_TYPES, IMMUTABLE
 from .algebra import (
+    ArrayValue,
     Constant,
     DequeValue,
     DictValue,
@@ -221,7 +222,7 @@ def fold(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value],
         unknown = next(
             a for a, k in zip((*args, *kwargs.values()), (*known, *known_kwargs.values()), strict=True) if k is UNKNOWN
         )
-        if isinstance(m.use(unknown), TensorValue):
+        if isinstance(m.use(unknown), (TensorValue, ArrayValue)):
             raise Break("FL102", what=f"{what}({unknown.describe()})")
         raise Break("FL104", what=what, why=f"its argument {unknown.describe()} is not known while tracing")
     try:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..arrays import operations as arrays
 from ..breaks import Break, raising
 from ..rules import torch_function
 from ..tracing.tracer import specialise
 from . import attributes, text
 from .algebra import (
     ActiveValue,
+    ArrayValue,
     Constant,
     DequeValue,
     DictValue,
@@ -73,6 +75,8 @@ def operate(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Valu
     if any(isinstance(a, TruthValue) for a in args):
         raise Break("FL102", what="bool(tensor)")
     name = getattr(function, "__name__", str(function))
+    if any(isinstance(a, ArrayValue) for a in args):
+        return arrays.operate(m, function, args, kwargs)
     if any(isinstance(a, TensorValue) for a in args):
         return _operate_on_tensors(m, function, args, kwargs, name)
     if any(isinstance(a, SymbolValue) for a in args):
@@ -136,6 +140,8 @@ def binary(m: Machine, function: Any, left: Value, right: Value, symbol: str) ->
     """``left symbol right``."""
     if isinstance(left, Constant) and isinstance(left.value, (str, bytes)) and symbol in ("%", "%="):
         return text.percent(m, left.value, right)
+    if isinstance(left, ArrayValue) or isinstance(right, ArrayValue):
+        return operate(m, function, [left, right])
     if any(isinstance(v, ObjectValue) or torch_function.is_subclass(v) for v in (left, right)):
         return _overloaded(m, function, left, right, symbol)
     if symbol in _COMPARISONS:

@@ -13,6 +13,7 @@ from ..breaks import Break, raising
 from ..rules import torch_function
 from . import attributes
 from .algebra import (
+    ArrayValue,
     Constant,
     DictValue,
     DictView,
@@ -170,7 +171,7 @@ def _unknown_index(m: Machine, key: Value) -> Any:
 def subscript(m: Machine, container: Value, key: Value) -> Value:
     """``container[key]``."""
     container, key = m.use(container), m.use(key)
-    if isinstance(key, (SymbolValue, SliceValue)) and not isinstance(container, TensorValue):
+    if isinstance(key, (SymbolValue, SliceValue)) and not isinstance(container, (TensorValue, ArrayValue)):
         known = plain(key)
         key = key if known is UNKNOWN else Constant(known)
     return _ITEMS[type(container)](m, container, key)
@@ -183,8 +184,8 @@ def _no_item(m: Machine, container: Value, key: Value) -> Value:
 _ITEMS: PerKind[Value] = PerKind(_no_item)
 
 
-@_ITEMS.of(TensorValue)
-def _tensor_item(m: Machine, container: TensorValue, key: Value) -> Value:
+@_ITEMS.of(TensorValue, ArrayValue)
+def _tensor_item(m: Machine, container: Value, key: Value) -> Value:
     return operate(m, operator.getitem, [container, key])
 
 
@@ -316,6 +317,11 @@ def _store_undecided(m: Machine, container: TensorValue, key: Value, value: Valu
     if torch_function.dispatched(m, torch.Tensor.__setitem__, [container, key, value], {}) is not None:
         return
     m.tracer.call("call_function", operator.setitem, (container, m.use(key), m.use(value)), {}, "setitem", keep=True)
+
+
+@_STORES.of(ArrayValue)
+def _store_in_array(m: Machine, container: ArrayValue, key: Value, value: Value) -> None:
+    operate(m, operator.setitem, [container, key, value])
 
 
 @_STORES.of(DictValue)

@@ -13,6 +13,7 @@ from ..tracing.tracer import specialise
 from . import attributes
 from .algebra import (
     ActiveValue,
+    ArrayValue,
     Constant,
     DictValue,
     DictView,
@@ -54,7 +55,7 @@ def _of_constant(m: Machine, value: Constant) -> bool:
     return bool(value.value)
 
 
-@_TRUTH.of(TensorValue, TruthValue)
+@_TRUTH.of(TensorValue, TruthValue, ArrayValue)
 def _of_tensor(m: Machine, value: Value) -> None:
     return None
 

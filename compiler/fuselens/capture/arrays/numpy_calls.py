@@ -1,10 +1,12 @@
-"""numpy: its numbers are constants, what it computes of constants is computed while tracing, and arrays that share memory
-with tensors are those tensors. What it does with arrays is left to the running program, which alone gives its results."""
+"""Calls of numpy's functions, and of torch's that take arrays or give them.
+
+numpy's numbers are constants, and what it computes of constants is computed while tracing. An array that shares memory with a
+tensor is that tensor; what is computed of arrays becomes nodes (``operations.py``)."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,11 +14,11 @@ import torch
 from ... import torch_private
 from .. import classify
 from ..breaks import Break
-from ..tracing import sources as src
+from ..rules.table import rule
 from ..values import attributes
-from ..values.algebra import ActiveValue, Constant, ObjectValue, SequenceValue, TensorValue, Value
-from ..values.known import deep_use, fold, from_plain
-from .table import rule
+from ..values.algebra import ArrayValue, Constant, Known, SequenceValue, TensorValue, Value
+from ..values.known import UNKNOWN, deep_use, fold, plain
+from . import operations as arrays
 
 if TYPE_CHECKING:
     from ..machine import Machine
@@ -24,45 +26,48 @@ if TYPE_CHECKING:
 
 def called(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value], what: str) -> Value | None:
     """A call of one of numpy's functions or classes of numbers; None when ``function`` is none of them."""
-    if function not in classify.numpy_makers() and not classify.is_numpy_function(function):
+    operation = torch_private.operation(function) if classify.ARRAYS_ARE_TRACED else None
+    if operation is None and function not in classify.numpy_makers() and not classify.is_numpy_function(function):
         return None
     if function.__name__.startswith("save"):
         raise Break("FL118", what=what, why="it writes a file")
+    given = [m.use(a) for a in args]
+    if operation is not None and operation.name in ("array", "asarray") and given and isinstance(given[0], TensorValue):
+        given[0] = array_of(m, given[0], [], {})
+    if not arrays.holds_array(m, (*given, *kwargs.values())):
+        return _without_arrays(m, operation, function, given, kwargs, what)
+    if function in classify.NUMPY_SCALARS and len(given) == 1 and isinstance(given[0], ArrayValue):
+        cast = torch_private.operation_of_array("method", "astype")
+        return arrays.compute(m, cast, _Cast(function), [given[0], Known(function)], kwargs, what)
+    return arrays.compute(m, operation, function, given, kwargs, what)
+
+
+class _Cast:
+    """A class of numbers that is called with a number or an array, after which a dtype is named."""
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+    def __call__(self, value: Any, dtype: type) -> Any:
+        return self.kind(value)
+
+
+def _without_arrays(
+    m: Machine, operation: Any, function: Any, args: list[Value], kwargs: dict[str, Value], what: str
+) -> Value:
+    """A call that is given no array: it is made while tracing, unless an array comes out of it."""
+    known = [plain(deep_use(m, v)) for v in (*args, *kwargs.values())]
+    if operation is not None and not any(v is UNKNOWN for v in known) and operation.name in _MAKERS:
+        return arrays.compute(m, operation, function, args, kwargs, what)
     return fold(m, function, args, kwargs, what)
 
 
-class ArrayValue(ActiveValue):
-    """An array made while tracing that shares the memory of ``tensor``."""
-
-    __slots__ = ("tensor",)
-
-    def __init__(self, tensor: TensorValue) -> None:
-        super().__init__(None)
-        self.tensor = tensor
-
-    @property
-    def python_type(self) -> type:
-        return classify.numpy().ndarray
-
-    def attribute(self, m: Machine, name: str) -> Value | None:
-        fake = self.tensor.fake
-        if name in ("shape", "ndim", "size"):
-            size = m.use(attributes.load(m, self.tensor, "shape"))
-            assert isinstance(size, SequenceValue)
-            if name == "shape":
-                return SequenceValue(list(size.items), tuple)
-            return Constant(fake.ndim) if name == "ndim" else m.call(attributes.load(m, size, "numel"), [], {})
-        if name in ("dtype", "itemsize"):
-            return from_plain(getattr(torch_private.array_of(fake.dtype), name), name)
-        return None
-
-    @property
-    def maker(self) -> Callable[..., Any]:
-        return torch.Tensor.numpy
-
-    @property
-    def parts(self) -> list[Value]:
-        return [self.tensor]
+_MAKERS = {
+    "arange", "array", "asarray", "ascontiguousarray", "bartlett", "blackman", "diag", "diagflat", "empty", "eye", "fft.fftfreq",
+    "fft.rfftfreq", "full", "geomspace", "hamming", "hanning", "identity", "indices", "kaiser", "linspace", "logspace", "ones",
+    "tri", "tril_indices", "triu_indices", "zeros",
+}  # fmt: skip
+"""Functions that make arrays of what is none."""
 
 
 def array_of(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> ArrayValue:
@@ -70,8 +75,8 @@ def array_of(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[st
     fake = tensor.fake
     given = dict(zip(("force",), args, strict=False)) | kwargs
     force = m.truth(given.pop("force", Constant(False)))
-    plain = not (fake.is_conj() or fake.is_neg()) and fake.device.type == "cpu" and fake.dtype != torch.bfloat16
-    if given or force is not False or not plain or fake.requires_grad or tensor.kind is not torch.Tensor:
+    plainly = not (fake.is_conj() or fake.is_neg()) and fake.device.type == "cpu" and fake.dtype != torch.bfloat16
+    if given or force is not False or not plainly or fake.requires_grad or tensor.kind is not torch.Tensor:
         raise Break("FL104", what="Tensor.numpy", why="it copies, or refuses, or is asked of a class of its own")
     if m.tracer.graphs.nested:
         raise Break("FL104", what="Tensor.numpy", why="inside a function that runs as a whole")
@@ -81,20 +86,12 @@ def array_of(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[st
 def tensor_of(m: Machine, value: Value) -> TensorValue | None:
     """The tensor that shares the memory of an array; None when there is none."""
     value = m.use(value)
-    if isinstance(value, ArrayValue):
-        return m.tracer.call("call_function", torch.ops.aten.alias.default, (value.tensor,), {}, "torch.from_numpy")  # type: ignore[return-value]
-    if not isinstance(value, ObjectValue) or value.source is None or not classify.is_array(value.python_type):
-        return None
-    if m.tracer.graphs.nested:
-        raise Break("FL104", what="torch.from_numpy", why="inside a function that runs as a whole")
-    found = m.tracer.objects.arrays.get(id(value))
-    if found is None:
-        shared = torch_private.shared_tensor(value.value)
-        if shared is None:
-            raise Break("FL104", what="torch.from_numpy", why="no tensor can share this array's memory, or write to it")
-        found = m.use(m.tracer.lazy(shared, src.applied(torch_private.shared_tensor, value.source)))
-        m.tracer.objects.arrays[id(value)] = found
-    return m.tracer.call("call_function", torch.ops.aten.alias.default, (found,), {}, "torch.from_numpy")  # type: ignore[return-value]
+    if isinstance(value, ArrayValue) and not value.is_number and not value.flips:
+        held = arrays.memory(m, value, "torch.from_numpy")
+        return m.tracer.call("call_function", torch.ops.aten.alias.default, (held,), {}, "torch.from_numpy")  # type: ignore[return-value]
+    if classify.is_array(value.python_type):
+        raise Break("FL104", what="torch.from_numpy", why="no tensor can share this array's memory, or write to it")
+    return None
 
 
 @rule(torch.from_numpy)
@@ -116,6 +113,8 @@ def _constructor(function: Any) -> None:
         if given and isinstance(given[0], Constant) and type(given[0].value) in classify.NUMPY_SCALARS:
             raise Break("FL104", what=what, why="the dtype is that of a number of numpy")
         data = tensor_of(m, given[0]) if given else None
+        if given and isinstance(given[0], ArrayValue) and given[0].is_number:
+            raise Break("FL104", what=what, why="the dtype is that of a number of numpy")
         if data is not None and function is torch.tensor:
             copied = m.use(m.tracer.call("call_method", "clone", (data,), {}, what))
             return m.call(attributes.load(m, copied, "to"), [], named) if named else copied

@@ -1,0 +1,476 @@
+"""Operations on numpy's arrays become nodes that compute on tensors.
+
+What numpy itself makes of arrays like these (``examples.py``) says what comes out: an array or a number, its dtype, its strides,
+whose memory it has. Where torch's translation differs in one of these, the node is mended; where that cannot be done, or the
+elements differ, the graph breaks and numpy computes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ... import torch_private
+from .. import classify
+from ..breaks import Break
+from ..hook import _hook
+from ..tracing import sources as src
+from ..values.algebra import (
+    ArrayValue,
+    Constant,
+    Known,
+    NamedMethod,
+    SequenceValue,
+    SliceValue,
+    SymbolValue,
+    TensorValue,
+    Value,
+)
+from ..values.known import deep_use, from_plain, plain
+from . import examples
+
+if TYPE_CHECKING:
+    from ..machine import Machine
+
+_DESCRIBING = {
+    "broadcast_shapes", "can_cast", "common_type", "iscomplexobj", "isrealobj", "isscalar", "min_scalar_type", "ndim",
+    "result_type", "shape", "size",
+}  # fmt: skip
+"""Functions whose result no element decides."""
+_IN_PLACE = {
+    operator.iadd: operator.add, operator.isub: operator.sub, operator.imul: operator.mul, operator.itruediv: operator.truediv,
+    operator.ifloordiv: operator.floordiv, operator.imod: operator.mod, operator.ipow: operator.pow, operator.iand: operator.and_,
+    operator.ior: operator.or_, operator.ixor: operator.xor, operator.ilshift: operator.lshift, operator.irshift: operator.rshift,
+    operator.imatmul: operator.matmul,
+}  # fmt: skip
+_UNASKED = object()
+
+
+# --- tensors of arrays ------------------------------------------------------------------------------------------
+
+
+def memory(m: Machine, value: ArrayValue, what: str) -> TensorValue:
+    """The tensor that has the memory of an array."""
+    if m.tracer.graphs.nested:
+        raise Break("FL104", what=what, why="of an array, inside a function that runs as a whole")
+    if value.memory is None:
+        assert value.source is not None
+        tensor = torch_private.shared_tensor(value.existing)
+        source = src.applied(torch_private.shared_tensor, value.source)
+        found = m.use(m.tracer.lazy(tensor, dataclasses.replace(source, text=f"torch.from_numpy({value.source})")))
+        assert isinstance(found, TensorValue)
+        value.memory = found
+    return value.memory
+
+
+def elements(m: Machine, value: ArrayValue, what: str) -> TensorValue:
+    """A tensor with the elements of an array: its memory, or a copy where the array runs backwards."""
+    held = memory(m, value, what)
+    if not value.flips:
+        return held
+    return _node(m, "call_function", torch.flip, (held, Constant(list(value.flips))), what)
+
+
+def _node(m: Machine, kind: str, target: Any, args: tuple[Value, ...], what: str, **kwargs: Value) -> TensorValue:
+    made = m.tracer.call(kind, target, args, kwargs, what)
+    assert isinstance(made, TensorValue)
+    return made
+
+
+# --- arguments --------------------------------------------------------------------------------------------------
+
+
+class _Given:
+    """The arguments of one operation: the values themselves, what a node takes for them, and arrays like them."""
+
+    def __init__(self, m: Machine, operation: torch_private.Operation, what: str) -> None:
+        self.m = m
+        self.what = what
+        self.name = operation.name
+        self.writes = operation.writes
+        self.arrays: list[tuple[Any, ArrayValue]] = []  # the examples, and what they are like
+
+    def argument(self, value: Value) -> tuple[Value, Any]:
+        """What a node takes, and an example."""
+        if isinstance(value, ArrayValue):
+            return self._array(value)
+        if isinstance(value, SequenceValue) and value.kind in (list, tuple):
+            pairs = [self.argument(v) for v in value.items]
+            return SequenceValue([node for node, _ in pairs], value.kind), value.kind(e for _, e in pairs)
+        if isinstance(value, SliceValue):
+            bounds = [self.argument(v) for v in value.parts]
+            return value, slice(*(e for _, e in bounds))
+        if isinstance(value, SymbolValue):
+            hint = torch_private.number_hint(value.node.meta["val"])
+            if hint is None:
+                raise Break("FL102", what=self.what)
+            return value, hint
+        if isinstance(value, (Constant, Known)):
+            return self._known(value)
+        raise Break("FL104", what=self.what, why=f"of an array and {value.describe()}")
+
+    def _array(self, value: ArrayValue) -> tuple[Value, Any]:
+        if value.flips and self.writes:
+            raise Break("FL104", what=self.what, why="it may write to an array that runs backwards")
+        node = elements(self.m, value, self.what)
+        held = memory(self.m, value, self.what)
+        array = next((e for e, v in self.arrays if v is value), None)
+        if array is None:
+            array = examples.example(held.fake, self.name)
+            array = classify.numpy().flip(array, value.flips) if value.flips else array
+            array = array[()] if value.is_number else array
+            self.arrays.append((array, value))
+        return node, array
+
+    def _known(self, value: Constant | Known) -> tuple[Value, Any]:
+        obj, numpy = value.value, classify.numpy()
+        if type(obj) in classify.NUMPY_SCALARS:  # whose dtype counts, other than that of Python's numbers
+            dtype = Constant(_dtype(obj.dtype, self.what))
+            shape = SequenceValue([], tuple)
+            device = Constant(torch.device("cpu"))
+            args = (shape, Constant(obj.item()))
+            return _node(self.m, "call_function", torch.full, args, self.what, dtype=dtype, device=device), obj
+        if isinstance(obj, (type, numpy.dtype)):
+            return Constant(numpy.dtype(obj).name), obj
+        if isinstance(value, Known):
+            raise Break("FL104", what=self.what, why=f"of an array and {value.describe()}")
+        return value, obj
+
+
+def _dtype(dtype: Any, what: str) -> torch.dtype:
+    """The dtype that tensors have for one of numpy's."""
+    try:
+        return torch.from_numpy(classify.numpy().empty(0, dtype)).dtype
+    except TypeError as e:
+        raise Break("FL104", what=what, why=f"of arrays of {dtype}, which tensors are not") from e
+
+
+# --- operations -------------------------------------------------------------------------------------------------
+
+
+def holds_array(m: Machine, values: Iterable[Value]) -> bool:
+    """Whether an array is among the arguments of a call."""
+    for value in values:
+        value = m.use(value)
+        if isinstance(value, ArrayValue) or (isinstance(value, SequenceValue) and holds_array(m, value.items)):
+            return True
+    return False
+
+
+def operate(
+    m: Machine, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value] | None = None
+) -> Value:
+    """A function of the module ``operator`` on values of which one is an array."""
+    first = m.use(args[0])
+    if function in _IN_PLACE and not (isinstance(first, ArrayValue) and not first.is_number):
+        function = _IN_PLACE[function]
+    what = f"operator {function.__name__}"
+    if function is operator.getitem and isinstance(first, ArrayValue):
+        found = _backwards(m, first, m.use(args[1]), what)
+        if found is not None:
+            return found
+    operation = torch_private.operation_of_array("operator", function.__name__)
+    return compute(m, operation, function, args, kwargs or {}, what)
+
+
+def compute(
+    m: Machine,
+    operation: torch_private.Operation | None,
+    function: Callable[..., Any],
+    args: list[Value],
+    kwargs: dict[str, Value],
+    what: str,
+) -> Value:
+    """What ``function`` of numpy's gives; ``operation`` computes it on tensors."""
+    if operation is None:
+        raise Break("FL104", what=what, why="torch does not translate this operation of arrays")
+    given = _Given(m, operation, what)
+    pairs = [given.argument(deep_use(m, a)) for a in args]
+    named = {k: given.argument(deep_use(m, v)) for k, v in kwargs.items()}
+    example = [e for _, e in pairs], {k: e for k, (_, e) in named.items()}
+    wanted = _asked(operation, function, example, what)
+    if operation.name in _DESCRIBING and wanted is not _UNASKED:
+        return from_plain(wanted, what)
+    _guard_errors(m, what)
+    nodes = tuple(v for v, _ in pairs), {k: v for k, (v, _) in named.items()}
+    found = m.tracer.call("call_function", operation, *nodes, what, keep=operation.writes)
+    if _is_narrower(found, wanted) and not operation.writes:
+        cast = [_cast(m, v, wanted.dtype, what) for v in nodes[0]]
+        found = m.tracer.call("call_function", operation, tuple(cast), nodes[1], what)
+    return _result(m, found, wanted, given, operation)
+
+
+def _asked(
+    operation: torch_private.Operation, function: Any, example: tuple[list[Any], dict[str, Any]], what: str
+) -> Any:
+    """What numpy gives for the example; :data:`_UNASKED` where that would take long, or depends on the elements."""
+    args, kwargs = example
+    count = examples.count([args, kwargs])
+    if not examples.is_affordable(operation.name, count):
+        return _UNASKED
+    compared = count <= examples.COMPARED and examples.defined(operation.name) and operation.name not in _DESCRIBING
+    copies = examples.copied((args, kwargs)) if compared else None
+    try:
+        wanted = examples.made(function, args, kwargs)
+    except examples.Unknown:
+        return _UNASKED
+    except examples.Refused as e:
+        raise Break("FL104", what=what, why=f"numpy refuses it ({e})") from None
+    if copies is not None and not _agrees(operation, copies, wanted, args):
+        raise Break("FL104", what=what, why="torch's translation of it gives other numbers than numpy")
+    return wanted
+
+
+def _agrees(operation: torch_private.Operation, copies: tuple[Any, Any], wanted: Any, args: list[Any]) -> bool:
+    """Whether the operation gives for the copies what numpy gave, and writes what numpy has written to ``args``."""
+    with torch_private.real_tensors(), torch_private.without_torch_function():
+        try:
+            found = operation(*copies[0], **copies[1])
+        except Exception:  # noqa: BLE001 - it refuses what numpy does not
+            return False
+        return examples.agree(found, wanted) and (not operation.writes or examples.agree(copies[0][0], args[0]))
+
+
+def _result(m: Machine, found: Value, wanted: Any, given: _Given, operation: torch_private.Operation) -> Value:
+    """The value of what a node gives, as numpy would have given it."""
+    if wanted is _UNASKED:
+        return _unasked(m, found, given, operation)
+    if wanted is None:
+        return Constant(None)
+    if isinstance(wanted, (list, tuple)):
+        if not isinstance(found, SequenceValue) or len(found.items) != len(wanted):
+            raise Break("FL104", what=given.what, why="torch's translation of it gives other results than numpy")
+        parts = zip(found.items, wanted, strict=True)
+        return SequenceValue([_result(m, m.use(f), w, given, operation) for f, w in parts], type(wanted))
+    numpy = classify.numpy()
+    same = next((v for e, v in given.arrays if e is wanted and isinstance(e, numpy.ndarray)), None)
+    if same is not None:
+        return same
+    if not isinstance(wanted, (numpy.ndarray, numpy.generic)) or not isinstance(found, TensorValue):
+        raise Break("FL102", what=given.what)
+    return ArrayValue(_mended(m, found, wanted, given), is_number=isinstance(wanted, numpy.generic))
+
+
+def _unasked(m: Machine, found: Value, given: _Given, operation: torch_private.Operation) -> Value:
+    """The same where numpy was not asked: new arrays, and numbers where no dimension is left."""
+    if isinstance(found, SequenceValue):
+        return SequenceValue([_unasked(m, m.use(v), given, operation) for v in found.items], found.kind)
+    if isinstance(found, Constant) and found.value is None:
+        return found
+    if not isinstance(found, TensorValue):
+        raise Break("FL102", what=given.what)
+    same = next((v for _, v in given.arrays if v.memory is found and operation.writes), None)
+    if same is not None:
+        return same
+    if _shares(found, given):
+        found = _node(m, "call_method", "clone", (found,), given.what)
+    return ArrayValue(found, is_number=found.fake.ndim == 0)
+
+
+def _mended(m: Machine, found: TensorValue, wanted: Any, given: _Given) -> TensorValue:
+    """The node's tensor with the dtype, the memory and the strides of what numpy gives."""
+    numpy, what = classify.numpy(), given.what
+    fake = found.fake
+    if [torch_private.size_hint(n) for n in fake.shape] != list(wanted.shape) or fake.device.type != "cpu":
+        raise Break("FL104", what=what, why="torch's translation of it gives another shape than numpy")
+    dtype = _dtype(wanted.dtype, what)
+    if fake.dtype is not dtype:
+        if not numpy.can_cast(wanted.dtype, torch_private.array_of(fake.dtype).dtype):
+            raise Break("FL104", what=what, why=f"torch's translation of it computes in {fake.dtype}, numpy in {dtype}")
+        found = _node(m, "call_method", "to", (found, Constant(dtype)), what)
+    shared = examples.shares(wanted, [e for e, _ in given.arrays])
+    if shared and not _shares(found, given):
+        raise Break("FL104", what=what, why="numpy's result is a view, and that of torch's translation is not")
+    if not shared and _shares(found, given):
+        found = _node(m, "call_method", "clone", (found,), what)
+    return found if shared else _laid_out(m, found, wanted, what)
+
+
+def _is_narrower(found: Value, wanted: Any) -> bool:
+    """Whether the operation computed in a dtype that does not hold numpy's results."""
+    numpy = classify.numpy()
+    if (
+        not isinstance(found, TensorValue)
+        or not isinstance(wanted, (numpy.ndarray, numpy.generic))
+        or wanted.dtype.kind not in "ifc"
+    ):
+        return False
+    return not numpy.can_cast(wanted.dtype, torch_private.array_of(found.fake.dtype).dtype)
+
+
+def _cast(m: Machine, node: Value, dtype: Any, what: str) -> Value:
+    """An argument in the dtype of the result, as numpy casts it before it computes."""
+    if not isinstance(node, TensorValue):
+        return node
+    given = torch_private.array_of(node.fake.dtype).dtype
+    if given == dtype or not classify.numpy().can_cast(given, dtype, "same_kind"):
+        return node
+    return _node(m, "call_method", "to", (node, Constant(_dtype(dtype, what))), what)
+
+
+def _shares(found: TensorValue, given: _Given) -> bool:
+    """Whether a result has memory of an argument."""
+    key = torch_private.storage_key
+    return any(v.memory is not None and key(v.memory.fake) == key(found.fake) for _, v in given.arrays)
+
+
+def _laid_out(m: Machine, found: TensorValue, wanted: Any, what: str) -> TensorValue:
+    """A new tensor with its elements in the order in which numpy has them."""
+    strides = [torch_private.size_hint(s) * wanted.itemsize for s in found.fake.stride()]
+    if all(a == b for n, a, b in zip(wanted.shape, strides, wanted.strides, strict=True) if n > 1) or not wanted.size:
+        return found
+    order = sorted(range(wanted.ndim), key=lambda d: (-wanted.strides[d], d))  # from the outermost dimension
+    back = sorted(range(wanted.ndim), key=order.__getitem__)
+    turned = _node(m, "call_method", "permute", (found, Constant(tuple(order))), what)
+    dense = _node(m, "call_method", "contiguous", (turned,), what)
+    return _node(m, "call_method", "permute", (dense, Constant(tuple(back))), what)
+
+
+class _QuietErrors:
+    """A guard: numpy raises and reports nothing where numbers overflow and the like, as when this was traced."""
+
+    def __call__(self) -> bool:
+        return errors_are_quiet()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _QuietErrors)
+
+    def __hash__(self) -> int:
+        return hash(_QuietErrors)
+
+
+_QUIET_ERRORS = _QuietErrors()
+
+
+def errors_are_quiet() -> bool:
+    """Whether floating-point errors raise nothing and call nothing."""
+    return not {"raise", "call", "log"} & set(classify.numpy().geterr().values())
+
+
+def _guard_errors(m: Machine, what: str) -> None:
+    if not errors_are_quiet():
+        raise Break("FL104", what=what, why="numpy is told to raise or to call something on floating-point errors")
+    text = "numpy raises nothing on floating-point errors"
+    m.tracer.guards.check_state(_hook.GLOBAL_CALL, _QUIET_ERRORS, name="STATE", text=text, span=m.tracer.span)
+
+
+def rows(m: Machine, value: ArrayValue) -> list[Value]:
+    """What iterating over an array gives."""
+    what = "iteration over an array"
+    fake = memory(m, value, what).fake
+    if not fake.ndim or not isinstance(fake.shape[0], int):
+        raise Break("FL105", what=what, why="it has no dimension, or one whose size varies")
+    return [operate(m, operator.getitem, [value, Constant(i)]) for i in range(fake.shape[0])]
+
+
+def layout(m: Machine, value: ArrayValue, name: str) -> Value:
+    """How an array lies in memory, in bytes: its ``strides`` or its ``nbytes``."""
+    fake = memory(m, value, name).fake
+    numbers = fake.stride() if name == "strides" else fake.shape
+    if not all(isinstance(n, int) for n in numbers):
+        raise Break("FL106", what=name, why="of an array whose sizes vary")
+    if name == "nbytes":
+        return Constant(fake.numel() * fake.element_size())
+    signs = (-1 if d in value.flips else 1 for d in range(fake.ndim))
+    return SequenceValue([Constant(s * n * fake.element_size()) for s, n in zip(signs, numbers, strict=True)], tuple)
+
+
+def attribute(m: Machine, value: ArrayValue, name: str) -> Value | None:
+    """An attribute of an array that says something about its elements, or a method; None for others."""
+    if callable(getattr(value.python_type, name, None)):
+        return NamedMethod(value, name)
+    if name not in ("T", "real", "imag"):
+        return None
+    operation = torch_private.operation_of_array("attribute", name)
+    return compute(m, operation, operator.attrgetter(name), [value], {}, f"ndarray.{name}")
+
+
+def method(m: Machine, value: ArrayValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """What a method of an array gives."""
+    what = f"ndarray.{name}"
+    if name in ("item", "tolist") and not (args or kwargs):
+        return m.call(NamedMethod(elements(m, value, what), name), [], {})
+    operation = torch_private.operation_of_array("method", name)
+    return compute(m, operation, _Method(name), [value, *args], kwargs, what)
+
+
+class _Method:
+    """Calls a method of its first argument."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, owner: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(owner, self.name)(*args, **kwargs)
+
+
+# --- arrays that run backwards ----------------------------------------------------------------------------------
+
+
+def _backwards(m: Machine, value: ArrayValue, key: Value, what: str) -> Value | None:
+    """A subscript with slices of negative steps: a view that runs backwards. None for other subscripts."""
+    keys = [m.use(k) for k in key.items] if isinstance(key, SequenceValue) and key.kind is tuple else [key]
+    if not any(map(_reverses, keys)):
+        return None
+    known = [plain(k) if isinstance(k, (Constant, SliceValue)) else None for k in keys]
+    held = memory(m, value, what)
+    plain_keys = [k for k in known if isinstance(k, (int, slice)) and not isinstance(k, bool)]
+    others = sum(k is Ellipsis or (k is None and isinstance(v, Constant)) for k, v in zip(known, keys, strict=True))
+    rest = held.fake.ndim - len(plain_keys)
+    if value.flips or value.is_number or len(plain_keys) + others != len(known) or rest < 0:
+        raise Break("FL104", what=what, why="it reverses an array, and more")
+    forwards: list[Any] = []
+    flips: list[int] = []
+    dimension = taken = 0  # of the result, and of the array
+    for k in known:
+        if k is Ellipsis:
+            dimension, taken = dimension + rest, taken + rest
+        elif k is None:
+            dimension += 1
+        else:
+            if isinstance(k, slice):
+                k, flipped = _forwards(k, held.fake.shape[taken], what)
+                flips += [dimension] if flipped else []
+                dimension += 1
+            taken += 1
+        forwards.append(k)
+    part = m.tracer.call("call_function", operator.getitem, (held, Constant(tuple(forwards))), {}, what)
+    assert isinstance(part, TensorValue)
+    return ArrayValue(part, flips=tuple(flips))
+
+
+def _reverses(key: Value) -> bool:
+    """Whether a subscript is a slice with a negative step."""
+    step = key.value.step if isinstance(key, Constant) and isinstance(key.value, slice) else None
+    if isinstance(key, SliceValue) and isinstance(key.parts[2], Constant):
+        step = key.parts[2].value
+    return isinstance(step, int) and step < 0
+
+
+def _forwards(key: slice, size: Any, what: str) -> tuple[slice, bool]:
+    """The slice that takes the same elements in the order of memory, and whether that is not the order of ``key``."""
+    if key.step is None or key.step > 0:
+        return key, False
+    if (key.start, key.stop, key.step) == (None, None, -1):
+        return slice(None), True
+    if not isinstance(size, int):
+        raise Break("FL104", what=what, why="it reverses a part of a dimension whose size varies")
+    taken = range(*key.indices(size))
+    return (slice(taken[-1], taken[0] + 1, -key.step), True) if taken else (slice(0, 0), False)
+
+
+# --- in the running program -------------------------------------------------------------------------------------
+
+
+def number(tensor: torch.Tensor) -> Any:
+    """The number of numpy's that a tensor without dimensions holds."""
+    return tensor.numpy()[()]
+
+
+def backwards(tensor: torch.Tensor, dims: tuple[int, ...]) -> Any:
+    """An array in the tensor's memory that runs backwards along ``dims``."""
+    return classify.numpy().flip(tensor.numpy(), dims)
