@@ -44,7 +44,6 @@ PROGRAMS = {
     "while": ("FL101", "while ▸x.sum() < 0◂: x = x + 1"),
     "ternary": ("FL101", "x = x if ▸x.sum() > 0◂ else -x"),
     "and": ("FL101", "x = ▸x.sum() and x◂"),
-    "assert": ("FL101", "assert ▸x.sum() < 1e9◂"),
     "item": ("FL102", "x = x * ▸x.sum().item()◂"),
     "int": ("FL102", "x = x * ▸int(x.sum())◂"),
     "float": ("FL102", "x = x * ▸float(x.sum())◂"),

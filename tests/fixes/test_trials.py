@@ -121,17 +121,6 @@ def test_one_break_of_several_is_removed(tried):
     ]
 
 
-def test_assertions_raise_on_the_same_inputs(tried):
-    _, after = tried(COMPILED + "    assert (x > -5).all(), 'too small'\n    return x.sqrt()\n")
-    assert verdicts(after)[0] == ("torch._assert_async((x > -5).all(), 'too small')", True)
-
-
-def test_arrays_become_tensors(tried):
-    _, after = tried(COMPILED + "    a = np.maximum(x.numpy(), 0)\n    return torch.from_numpy(np.exp(a) - 1) * 2\n")
-    assert all(f.verified for d in after for f in d.fixes)
-    assert any(d.fixes for d in after)
-
-
 def test_a_context_manager_outside_is_verified(tried):
     text = (
         "import threading\nlock = threading.Lock()\n" + COMPILED + "    with lock:\n        x = x * 2\n    return x\n"
@@ -147,12 +136,12 @@ def test_masked_reductions_keep_the_shape(tried):
 
 
 def test_two_edits_make_one_fix(tried):
-    _, after = tried(COMPILED + "    center = np.mean(x.detach().numpy())\n    return x - float(center)\n")
+    _, after = tried(COMPILED + "    center = np.nanmean(x.detach().numpy())\n    return x - float(center)\n")
     (fix,) = only(after)
     assert fix.title == "Compute with torch instead of numpy; keep a tensor instead of float(center)"
-    assert [e.replacement for e in fix.edits] == ["torch.mean(x.detach())\n    return x - center"]
+    assert [e.replacement for e in fix.edits] == ["torch.nanmean(x.detach())\n    return x - center"]
     assert fix.verified
-    assert [e.replacement for e in fix.base] == ["torch.mean", ""]
+    assert [e.replacement for e in fix.base] == ["torch.nanmean", ""]
 
 
 def test_what_the_program_keeps_counts(tried):

@@ -358,6 +358,14 @@ def _(x: Tensor) -> Tensor:
 # --- breaks -------------------------------------------------------------------------------------------------------
 
 
+@program("Assertions, and exceptions behind an `if`, that a tensor's value decides")
+def _(x: Tensor) -> Tensor:
+    assert torch.isfinite(x).all(), f"not finite: {x}"
+    if (y := x.abs()).sum() < 0:
+        raise ValueError("negative")
+    return y.sqrt()
+
+
 @program("A branch on a tensor's value")
 def _(x: Tensor) -> Tensor:
     y = x + 1

@@ -65,7 +65,7 @@ def parts(value: Any) -> Any:
     if isinstance(value, dict):
         return dict, list(value), [parts(v) for v in value.values()]
     if type(value).__module__.startswith("peers.programs"):
-        return type(value), parts(vars(value))
+        return type(value), parts(value.state_dict() if isinstance(value, torch.nn.Module) else vars(value))
     if isinstance(value, np.ndarray) and value.dtype.kind in "OV":
         return np.ndarray, value.tolist()
     return value
@@ -82,7 +82,7 @@ def same(found: Any, wanted: Any) -> None:
             same(one, other)
     elif isinstance(wanted, torch.Tensor):
         assert type(found) is type(wanted)
-        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(found, wanted, equal_nan=True)
     elif isinstance(wanted, (np.ndarray, np.generic)):
         assert type(found) is type(wanted)
         assert (type(found), found.dtype, strides(found)) == (type(wanted), wanted.dtype, strides(wanted))

@@ -69,6 +69,8 @@ class Client:
         while True:
             event = self.event()
             assert event is not None, self.errors.decode()
+            if event.kind == "early":
+                continue  # the check takes long
             if event.kind == "progress":
                 self.progress.append(event)
                 continue

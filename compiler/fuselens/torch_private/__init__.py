@@ -63,6 +63,7 @@ from .fake_tensors import (
     check_values,
     fake_mode,
     fake_mode_of,
+    is_failed_check,
     kernels_strides,
     needs_data,
     nonnegative_dims,

@@ -36,15 +36,27 @@ def needs_data(error: Exception) -> bool:
     return reasoning is not None and isinstance(error, reasoning.GuardOnDataDependentSymNode)
 
 
+FAILED_CHECK = "a check of values failed in a compiled graph"
+
+
 def check_values(condition: torch.Tensor, error: str, message: str) -> None:
     """Raises (or warns) where the condition is false. A graph of this operator raises only, and a frame follows."""
     try:
-        private.assert_async(condition)
+        private.assert_async(condition, FAILED_CHECK)
     except RuntimeError:
         kind = getattr(builtins, error)
         if not issubclass(kind, Warning):
-            raise kind(message) from None
+            raised = kind(message)
+            raised.failed_check = True
+            raise raised from None
         warnings.warn(message, kind, stacklevel=2)
+
+
+def is_failed_check(error: BaseException) -> bool:
+    """Whether a graph raised because one of its checks of values failed."""
+    return getattr(error, "failed_check", False) or (
+        isinstance(error, RuntimeError) and str(error).startswith(FAILED_CHECK)
+    )
 
 
 def check_number(condition: bool, message: str | None) -> None:

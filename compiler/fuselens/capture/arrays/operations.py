@@ -177,6 +177,27 @@ def operate(
     return compute(m, operation, function, args, kwargs or {}, what)
 
 
+def beside_tensors(m: Machine, args: list[Value], name: str) -> list[Value]:
+    """Operands with tensors for numbers of numpy's beside a tensor, which takes them for numbers of Python's."""
+    tensor = next((a for a in args if isinstance(a, TensorValue) and a.fake.ndim and a.kind is torch.Tensor), None)
+    if tensor is None or len(args) != 2:
+        return args
+    return [_as_number(m, a, tensor, f"operator {name}") if isinstance(a, ArrayValue) else a for a in args]
+
+
+def _as_number(m: Machine, value: ArrayValue, tensor: TensorValue, what: str) -> Value:
+    """A tensor without dimensions that gives the dtype that a number of Python's would give."""
+    if not value.is_number:
+        return value
+    held = memory(m, value, what)
+    if held.fake.dtype is torch.bool or held.fake.is_complex():
+        return value
+    if held.fake.is_floating_point() and not (tensor.fake.is_floating_point() or tensor.fake.is_complex()):
+        m.tracer.torch_state.guard_ambient(m.tracer.span)
+        return _node(m, "call_method", "to", (held, Constant(torch.get_default_dtype())), what)
+    return held
+
+
 def compute(
     m: Machine,
     operation: torch_private.Operation | None,

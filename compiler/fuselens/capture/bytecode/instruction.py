@@ -3,7 +3,8 @@
 Nothing but the modules ``bytecode/`` knows versions. ``bytecode/decoding.py`` gives instructions that refer to constants, names,
 locals and jump targets themselves. ``bytecode/assembly.py`` interns them, and lays out caches and tables. ``bytecode/emitters.py``
 gives instructions right for the running version. ``bytecode/micros.py`` splits one instruction into micro-operations, the
-same on every version. ``bytecode/liveness.py`` says which locals are read later. ``bytecode/opcodes.py`` has the tables of opcodes.
+same on every version. ``bytecode/liveness.py`` says which locals are read later,
+``bytecode/flow.py`` where control flow leads. ``bytecode/opcodes.py`` has the tables of opcodes.
 """
 
 from __future__ import annotations

@@ -49,6 +49,7 @@ if VERSION >= (3, 12):
     KIND["LOAD_ATTR"] = "name1"
 KINDS: list[str] = [KIND.get(name, "") for name in dis.opname[:_N_OPCODES]]
 SHIFT = {"name1": 1, "name2": 2, "compare": COMPARE_SHIFT}
+RAISES = ("RAISE_VARARGS", "RERAISE")
 TERMINAL = {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "INTERPRETER_EXIT"}
 UNCONDITIONAL = {"JUMP", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
 BACKWARD = {dis.opmap[n] for n in dis.opmap if "BACKWARD" in n and "JUMP" in n and dis.opmap[n] < _N_OPCODES}

@@ -17,7 +17,6 @@ from ..values.iterators import Recipe
 Slot = str | Recipe
 """How a stack entry reaches a resume function: "null", "value", "handled", or by what it iterates over."""
 
-RAISES = ("RAISE_VARARGS", "RERAISE")
 RETURNS = ("RETURN_VALUE", "RETURN_CONST")
 
 

@@ -26,6 +26,7 @@ from ..bytecode import instruction as bytecode
 from ..bytecode.assembly import assemble
 from ..bytecode.instruction import Instruction
 from ..bytecode.micros import normalise
+from ..bytecode.opcodes import RAISES
 from ..hook import _hook
 from ..machine import Machine
 from ..values.algebra import (
@@ -41,7 +42,6 @@ from ..values.algebra import (
 )
 from ..values.iterators import Recipe, recipe_of
 from .break_shapes import (
-    RAISES,
     RETURNS,
     Slot,
     condition_of,
@@ -193,7 +193,7 @@ class Emitter:
         free = cells_of(self.m.code)
         names = [name for name in self._parameters() if name not in free]
         make = functools.partial(eager_code, names=tuple(names))
-        retry = Retry(weakref.ref(self.m.code), make, tracer.config.strict, tracer.graphs.writes())
+        retry = Retry(weakref.ref(self.m.code), make, tracer.config.strict, tracer.graphs.writes(), tracer.checks_first)
         with self.code.landing(called) as exception:
             emit(emitters.prepare_call(emitters.load_const(retry)))
             emit(emitters.load_fast(exception))
@@ -202,7 +202,9 @@ class Emitter:
             emit(emitters.build_tuple(len(free)))
             for name in names:
                 emit(emitters.load_fast(name))
-            emit([*emitters.call(2 + len(names)), *emitters.return_value()])
+            ran = emitters.call(2 + len(names))
+            emit([*ran, *emitters.return_value()])
+            self._passing(ran)
 
     def _parameters(self) -> tuple[str, ...]:
         code = self.m.code
@@ -402,7 +404,8 @@ class Emitter:
             self._passing(called)
 
     def _passing(self, called: list[Instruction]) -> None:
-        """What a resume function raises leaves this frame without a mark of it: eager has one frame, at the line that raised."""
+        """What the rest of this frame raises, resumed or run as written, leaves the frame without a mark of it: eager has one
+        frame, at the line that raised."""
         with self.code.landing(called) as exception:
             self.code.emit([*emitters.prepare_call(emitters.load_const(hand_on)), *emitters.load_fast(exception)])
             self.code.emit([*emitters.call(1), *emitters.pop_top(), *emitters.load_fast(exception)])

@@ -15,10 +15,11 @@ from ..bytecode import emitters as emitters
 from ..bytecode import instruction as bytecode
 from ..bytecode.assembly import assemble
 from ..bytecode.instruction import Instruction
+from ..bytecode.opcodes import RAISES
 from ..hook import _hook
 from ..machine import Machine, Program, program
 from ..values.iterators import Recipe, restored
-from .break_shapes import RAISES, RETURNS, Slot
+from .break_shapes import RETURNS, Slot
 from .resuming import OWN_MARK, RESUME_MARK
 
 

@@ -40,12 +40,12 @@ def run_tails(function: Any, *args: Any) -> Any:
 
 
 def hand_on(exception: BaseException) -> None:
-    """Takes the frame that called :func:`run_tails`, and that of its own, out of a traceback that begins there. The caller's
-    frame may follow once more: where it raised itself what a handler, resumed, has raised again."""
+    """Takes the frame that called :func:`run_tails` or :class:`Retry`, and that of its own, out of a traceback that begins there.
+    The caller's frame may follow once more: where it raised itself what a handler, resumed, has raised again."""
     trace = exception.__traceback__
     if trace is not None and trace.tb_frame is sys._getframe(1):
         trace = trace.tb_next
-    while trace is not None and trace.tb_frame.f_code is run_tails.__code__:
+    while trace is not None and trace.tb_frame.f_code in (run_tails.__code__, Retry.__call__.__code__):
         trace = trace.tb_next
     if trace is not None:
         exception.__traceback__ = trace
@@ -67,10 +67,11 @@ class Retry:
     """Runs a frame eagerly whose graph raised: eager's exception, at its line, after the effects that precede it.
 
     ``strict``: a graph that fails where eager does not is an error of the compiler, and raised. ``writes``: the graph
-    may have written to its inputs, so that it can be followed by the frame only where it says :class:`AsWritten`.
+    may have written to its inputs, so that it can be followed by the frame only where it says :class:`AsWritten`, or, with
+    ``checks_first``, where a check of values failed.
     """
 
-    __slots__ = ("_code", "_make", "_original", "_strict", "_writes")
+    __slots__ = ("_checks_first", "_code", "_make", "_original", "_strict", "_writes")
 
     def __init__(
         self,
@@ -78,17 +79,20 @@ class Retry:
         make: Callable[[types.CodeType], types.CodeType],
         strict: bool,
         writes: bool,
+        checks_first: bool,
     ) -> None:
         self._original = original  # weakly: the replacement that holds this is kept by the code itself
         self._make = make
         self._strict = strict
         self._writes = writes
+        self._checks_first = checks_first
         self._code: types.CodeType | None = None
 
     def __call__(self, error: BaseException, closure: tuple[types.CellType, ...], *args: Any) -> Any:
         wanted = isinstance(error, AsWritten)
+        written = self._writes and not (self._checks_first and torch_private.is_failed_check(error))
         if not wanted and (
-            self._writes or not isinstance(error, Exception) or isinstance(error, torch_private.StopRecomputation)
+            written or not isinstance(error, Exception) or isinstance(error, torch_private.StopRecomputation)
         ):
             raise error
         if self._code is None:
@@ -98,7 +102,7 @@ class Retry:
             self._code = self._make(original)
         function = types.FunctionType(self._code, sys._getframe(1).f_globals, None, None, closure)
         result = function(*args)
-        if self._strict and not wanted:
+        if self._strict and not wanted and not torch_private.is_failed_check(error):
             raise error
         return result
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..breaks import Break, ConditionBreak, text_of
+from ..bytecode import flow
 from ..bytecode import instruction as bytecode
 from ..values import iterators
+from ..values import truth as truths
 from ..values.algebra import Constant
 from .table import handles
 
@@ -33,9 +35,33 @@ def _pop_jump_if(m: Machine, arg: Any) -> None:
         return
     truth = m.truth(value)
     if truth is None:
-        raise _condition(m)
+        truth = _truth_unless_it_raises(m, when, target)
+        if truth is None or not truths.checked(m, value, truth):
+            raise _condition(m)
     if truth == when:
         m.jump(target)
+
+
+def _truth_unless_it_raises(m: Machine, when: bool, target: bytecode.Instruction) -> bool | None:
+    """The truth with which the frame goes on, where the other makes it raise, as of an assertion; None for other jumps, and
+    where exceptions are expected: around the jump a frame handles them."""
+    machine: Machine | None = m
+    while machine is not None:
+        if machine.instruction.op == "FOR_ITER" or _is_tried(machine):
+            return None
+        machine = machine.parent
+    code, index = m.program.instructions, m.program.index
+    jumps, falls = (flow.only_raises(code, index, start) for start in (index[id(target)], m.at + 1))
+    return None if jumps == falls else when if falls else not when
+
+
+def _is_tried(m: Machine) -> bool:
+    """Whether the instruction is in a ``try``; a ``with`` lets exceptions pass."""
+    handler = m.program.handlers.get(m.at)
+    if handler is None:
+        return False
+    start = m.program.index[id(handler.target)]
+    return all(i.op != "WITH_EXCEPT_START" for i in m.program.instructions[start : start + 2])
 
 
 @handles("JUMP_IF_OR_POP")

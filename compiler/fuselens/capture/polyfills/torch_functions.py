@@ -49,9 +49,9 @@ def nanquantile(
 
 
 def _quantile(x: Any, q: Any, dim: int | None, keepdim: bool, interpolation: str, ignore_nan: bool) -> Any:
-    if isinstance(q, torch.Tensor):
+    if isinstance(q, torch.Tensor) and q.device.type == "cpu":
         check(torch.all((q >= 0) & (q <= 1)), "RuntimeError", "quantile() q values must be in the range [0, 1]")
-    else:
+    elif not isinstance(q, torch.Tensor):
         q = torch.scalar_tensor(q, dtype=x.dtype, device=x.device)
     rank = x.dim()
     if dim is None or rank == 0:

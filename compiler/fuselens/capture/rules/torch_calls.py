@@ -13,6 +13,7 @@ from ..breaks import Break
 from ..polyfills import python as polyfills
 from ..polyfills import torch_functions as torch_polyfills
 from ..tracing import sources as src
+from ..values import truth as truths
 from ..values.algebra import (
     Constant,
     DictValue,
@@ -131,7 +132,7 @@ def _check(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @rule(torch_private.ASSERT)
 def _assert(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     truth = m.truth(args[0])
-    if truth is not True:
+    if truth is not True and not (truth is None and truths.checked(m, m.use(args[0]), True)):
         raise Break("FL102", what="torch._assert")
     return Constant(None)
 
@@ -237,8 +238,9 @@ def _scripted(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[st
 
 @rule(torch_private.check_values)
 def _check_values(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    given = tuple(m.use(a) for a in args)
-    m.tracer.call("call_function", torch_private.check_values, given, {}, "a check of values", keep=True)
+    condition, error, message = (m.use(a) for a in args)
+    assert isinstance(error, Constant) and isinstance(message, Constant)
+    m.tracer.check(condition, error.value, message.value)
     return Constant(None)
 
 

@@ -73,6 +73,7 @@ class Tracer:
         self.generators: list[GeneratorValue] = []
         self.root: Machine | None = None  # the outermost frame's
         self.steps = 0  # instructions run so far, in all frames
+        self.checks_first = True  # before the graph writes to an input
         self.span: Span | None = None  # of the instruction being executed, in user code
 
     def allow_symbols(self, axes: Mapping[str, Mapping[int, str]]) -> None:
@@ -86,6 +87,14 @@ class Tracer:
     def takes_scalars(self) -> bool:
         """Whether a number taken from a tensor may stay in the graph."""
         return self.sizes is not None and self.config.capture_scalar_outputs
+
+    def check(self, condition: Value, error: str, message: str) -> None:
+        """A check in the graph: a condition that is false makes it raise, and the frame runs as it was written."""
+        self.checks_first = self.checks_first and not self.graphs.writes()
+        if isinstance(condition, TensorValue) and condition.fake.device.type != "cpu":  # where it would end the process
+            condition = self.call("call_method", "cpu", (condition,), {}, "a check of values")
+        given = (condition, Constant(error), Constant(message))
+        self.call("call_function", torch_private.check_values, given, {}, "a check of values", keep=True)
 
     def remember(self, variation: Variation) -> None:
         """Notes the sizes and integers of this compilation: those that differ at the next one become symbolic."""

@@ -76,6 +76,8 @@ def operate(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Valu
         raise Break("FL102", what="bool(tensor)")
     name = getattr(function, "__name__", str(function))
     if any(isinstance(a, ArrayValue) for a in args):
+        args = arrays.beside_tensors(m, args, name)
+    if any(isinstance(a, ArrayValue) for a in args):
         return arrays.operate(m, function, args, kwargs)
     if any(isinstance(a, TensorValue) for a in args):
         return _operate_on_tensors(m, function, args, kwargs, name)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ... import torch_private
+from ..arrays import operations as arrays
 from ..breaks import Break
+from ..rules import torch_function
 from ..tracing.tracer import specialise
 from . import attributes
 from .algebra import (
@@ -48,6 +50,23 @@ def _not_traced(m: Machine, value: Value) -> bool | None:
 
 
 _TRUTH: PerKind[bool | None] = PerKind(_not_traced)
+
+
+def checked(m: Machine, value: Value, wanted: bool) -> bool:
+    """Has the graph check that the truth of a value is ``wanted``: where it is not, the frame runs as it was written. False where
+    a graph cannot check that, or not before it writes to an input."""
+    if m.tracer.graphs.nested or m.tracer.graphs.writes():
+        return False
+    if isinstance(value, TruthValue):
+        value = m.use(value.tensor)
+    if isinstance(value, ArrayValue):
+        value = arrays.elements(m, value, "a check of values")
+    if not isinstance(value, TensorValue) or value.kind not in torch_function.PLAIN or value.fake.numel() != 1:
+        return False
+    if not wanted:
+        value = m.use(m.tracer.call("call_function", torch.logical_not, (value,), {}, "a check of values"))
+    m.tracer.check(value, "AssertionError", "")
+    return True
 
 
 @_TRUTH.of(Constant)

@@ -34,8 +34,6 @@ def branch_fixes(source: Source, finding: Diagnostic) -> Iterator[Fix]:
             yield from _ternary(source, node)
         case ast.If():
             yield from _if(source, node)
-        case ast.Assert():
-            yield from _assert(source, node)
         case ast.BoolOp():
             if (text := condition(source, node, {})) is not None:
                 yield Fix("Combine the conditions with & and |", (source.replaced(node, f"({text})"),))
@@ -343,19 +341,3 @@ def _cond(source: Source, node: ast.If, edit: Edit, where: str, imports: tuple[E
             spelled = where.removesuffix("where") + "cond" if where.endswith(".where") else "torch.cond"
             text = f"{name} = {spelled}({test_text}, lambda: {sides[0]}, lambda: {sides[1]})"
             yield Fix("Run one side with torch.cond", (*imports, source.replaced(node, text)))
-
-
-# --- assertions -----------------------------------------------------------------------------------------------------
-
-
-def _assert(source: Source, node: ast.Assert) -> Iterator[Fix]:
-    message = node.msg
-    if message is not None and not (isinstance(message, ast.Constant) and isinstance(message.value, str)):
-        return
-    test = condition(source, node.test, {})
-    if test is None:
-        return
-    check, imports = source.spelled("torch._assert_async", node)
-    text = f"{check}({test}, {source.text(message)})" if message is not None else f"{check}({test})"
-    title = "Check on the device: torch._assert_async, which raises RuntimeError"
-    yield Fix(title, (*imports, source.replaced(node, text)))

@@ -42,7 +42,7 @@ def call_fixes(source: Source, finding: Diagnostic) -> Iterator[Fix]:
     if name in ("copy.deepcopy", "copy.copy") and len(node.args) == 1 and not node.keywords:
         copied = source.operand(node.args[0])
         yield Fix(f"Clone the tensor instead of {name}", (source.replaced(node, f"{copied}.detach().clone()"),))
-    elif any(source.dotted(n).startswith("numpy.") for n in ast.walk(node) if isinstance(n, ast.Attribute)):
+    elif _makes_array(source, node):
         yield from _without_numpy(source, node)
     yield from _hoisted(source, node)
 

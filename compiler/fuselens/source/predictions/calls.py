@@ -97,7 +97,9 @@ class Calls(Scope):
             case Tensor():
                 return torch_calls.method(owner, name, call)
             case Array():
-                call.found("FL104", what=f"ndarray.{name}", why="its arrays are not traced")
+                if name in ("item", "tolist"):
+                    call.found("FL102")
+                    return PLAIN
                 return Array()
             case Instance():
                 return self._instance_method(owner, name, call)

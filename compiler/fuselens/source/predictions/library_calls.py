@@ -56,11 +56,11 @@ def _code(name: str, module: str, last: str) -> str:
 
 def _numpy(name: str, call: Invocation) -> Value:
     if call.takes_tensor:
-        makes_array = name in tables.ARRAYS
-        call.found("FL104" if makes_array else "FL102", what=call.callee, why="it is implemented in C")
-        return Array() if makes_array else UNKNOWN
+        if name in tables.ARRAYS:
+            return Array()
+        call.found("FL102", what=call.callee, why="it is implemented in C")
+        return UNKNOWN
     if any(isinstance(a, Array) for a in call.arguments) or name in tables.ARRAYS:
-        call.found("FL104", what=call.callee, why="its arrays are not traced")
         return UNKNOWN if name in tables.SEVERAL_ARRAYS else Array()
     return PLAIN if call.arguments and all(isinstance(a, Plain) for a in call.arguments) else UNKNOWN
 

@@ -63,7 +63,7 @@ def operated(kind: ast.operator, left: Value, right: Value) -> Outcome:
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         return _of_tensors(kind, left, right)
     if isinstance(left, Array) or isinstance(right, Array):
-        return Outcome(Array(), "FL105", "an operator", "on an array")
+        return Outcome(Array())
     if isinstance(left, Container):
         return Outcome(_of_container(kind, left, right))
     if isinstance(left, Constant) and isinstance(right, Constant) and type(kind) in _ARITHMETIC:
@@ -164,7 +164,7 @@ def subscripted(value: Value, index: Value, *, sliced: bool) -> Outcome:
         case Plain():
             return Outcome(PLAIN)
         case Array():
-            return Outcome(Array(), "FL105", "subscript", "of an array")
+            return Outcome(Array())
         case Container():
             return _element(value, index, sliced)
         case Instance():

@@ -52,6 +52,7 @@ class Scope:
         self.quiet = 0  # within what is unlikely to run: findings are not kept
         self.uncertain = 0  # within what may run any number of times
         self.steps = 0
+        self.handled = 0  # within how many bodies of `try`
         self.branches = 0  # conditions on tensors so far
         self.kept_scalars = self.kept_shapes = False  # options under which such values stay in the graph
         self._globals: dict[str, Value] = {}
@@ -207,7 +208,8 @@ class Scope:
             case Array():
                 if name in ("shape", "ndim", "dtype", "size", "nbytes"):
                     return PLAIN
-                self.found("FL106", node, what=f"ndarray.{name}", why="not traced")
+                if name in ("T", "real", "imag"):
+                    return owner
                 return Method(owner, name)
             case Container(elements=elements) if elements is None and name in (
                 "values",

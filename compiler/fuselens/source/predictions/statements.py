@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 
 from ...record import diagnostics
 from ..discovery import Annotated, Definition, SourceModule
@@ -141,7 +142,8 @@ class Statements(Expressions):
 
     def _on_if(self, node: ast.If) -> bool:
         branches = self.branches
-        true = self.condition(node.test)
+        with self.unreported() if not self.handled and _goes_straight_to_raise(node.body) else contextlib.nullcontext():
+            true = self.condition(node.test)
         if true is not None:
             return self.block(node.body if true else node.orelse)
         if self.branches > branches or not (_fails(node.body) or _fails(node.orelse)):
@@ -191,7 +193,9 @@ class Statements(Expressions):
         self._loop(node.body, node.orelse, None, UNKNOWN)
 
     def _on_try(self, node: ast.Try) -> bool:
+        self.handled += 1
         ended = self.block(node.body)
+        self.handled -= 1
         if not ended:
             ended = self.block(node.orelse)
         after = self.variables
@@ -264,7 +268,9 @@ class Statements(Expressions):
     _on_continue = _on_break
 
     def _on_assert(self, node: ast.Assert) -> bool:
-        return self.condition(node.test) is False
+        """A graph checks what its tensors decide."""
+        with contextlib.nullcontext() if self.handled else self.unreported():
+            return self.condition(node.test) is False
 
     def _on_functiondef(self, node: Definition) -> None:
         decorators = {self.resolve(d.func if isinstance(d, ast.Call) else d) for d in node.decorator_list}
@@ -299,6 +305,11 @@ def _joined(a: dict[str, Value], b: dict[str, Value], loops: bool = False) -> di
 
 def _fails(body: list[ast.stmt]) -> bool:
     return bool(body) and isinstance(body[-1], ast.Raise)
+
+
+def _goes_straight_to_raise(body: list[ast.stmt]) -> bool:
+    """Whether a graph can check that it is not run: what leads to the exception does not branch."""
+    return _fails(body) and not any(isinstance(n, ast.stmt) and hasattr(n, "body") for s in body for n in ast.walk(s))
 
 
 def _takes_self(node: Definition) -> bool:
