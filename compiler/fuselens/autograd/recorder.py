@@ -66,6 +66,9 @@ class OperatorRecorder(torch_private.RecordingMode):
         self._rules: dict[Any, tuple[str, Callable[..., Any] | None]] = {}
         self._nodes: dict[int, fx.Node] = {}  # id(tensor) → node
         self._alive: list[torch.Tensor] = []  # keeps the ids above valid
+        self._within: dict[
+            int, torch.Tensor
+        ] = {}  # by id: tensors of classes of the program inside of functional wrappers
         self._values: dict[Any, Any] = {}  # value number → output of the operator
         self._sizes: dict[Any, Callable[[], fx.Node] | fx.Node] = {}  # sympy expression → how to compute it
         self._constants = 0
@@ -200,6 +203,9 @@ class OperatorRecorder(torch_private.RecordingMode):
         kwargs = kwargs or {}
         if self.paused:
             return func(*args, **kwargs)
+        wrapper = next((t for t in types if hasattr(t, "__tensor_flatten__")), None)
+        if wrapper is not None:
+            return self._by_class(wrapper, func, types, args, kwargs)
         policy = self.policy
         if policy is None:
             return self._dispatch(func, args, kwargs)
@@ -213,6 +219,24 @@ class OperatorRecorder(torch_private.RecordingMode):
                 if id(t) in self._nodes:
                     self._nodes[id(t)].meta["kept"] = True
         return out
+
+    def _by_class(self, cls: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """What a class with ``__torch_dispatch__`` computes, in operators that come here by themselves.
+
+        Functionalization is above. Of operands among which there are functional wrappers it has taken these off, and it puts
+        them around the results: around the class's tensors, too, which are then known as ``_within``.
+        """
+        given = [t for t in torch_private.PYTREE.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        taken_off = any(id(t) in self._within or not hasattr(t, "__tensor_flatten__") for t in given)
+        with self, torch_private.functionalization_again():
+            found = cls.__torch_dispatch__(func, types, args, kwargs)
+
+        def to_be_wrapped(tensor: torch.Tensor) -> torch.Tensor:
+            if hasattr(tensor, "__tensor_flatten__"):
+                self._within[id(tensor)] = tensor
+            return torch_private.from_functional(tensor)
+
+        return torch_private.PYTREE.tree_map_only(torch.Tensor, to_be_wrapped, found) if taken_off else found
 
     def _dispatch(self, func: Any, args: Any, kwargs: Any) -> Any:
         if not self.zeros and func is not zeros.MAKE:

@@ -270,6 +270,8 @@ def _target(node: fx.Node) -> str:
         if isinstance(method, (types.MethodDescriptorType, types.WrapperDescriptorType)) or _is_torchs(method):
             return target
     if node.op == "call_function":
+        if isinstance(target, torch_private.Operation):
+            return f"numpy {target.kind} {target.name}"
         if torch_private.is_torch_operator(target):
             return f"operator {target}"
         name = getattr(target, "__name__", "")

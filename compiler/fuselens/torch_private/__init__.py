@@ -16,6 +16,7 @@ from .autograd import (
     checkpoint_policy,
     from_functional,
     functionalization,
+    functionalization_again,
     grad_of,
     gradient_node,
     is_emptied,

@@ -74,6 +74,17 @@ def functionalization() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def functionalization_again() -> Iterator[None]:
+    """Inside :func:`functionalization`, and below it: operators on functional wrappers are made functional once more."""
+    excluded = private.key_is_excluded(private.functional_key)
+    private.exclude_key(private.functional_key, False)
+    try:
+        yield
+    finally:
+        private.exclude_key(private.functional_key, excluded)
+
+
+@contextlib.contextmanager
 def without_functionalization() -> Iterator[None]:
     """Inside :func:`functionalization`: back to plain tensors."""
     private.disable_functional()

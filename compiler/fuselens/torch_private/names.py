@@ -42,6 +42,7 @@ CHECKPOINTS = "checkpoints in graphs"
 DATA = "compiling operators whose results depend on data"
 CACHING = "keeping compiled graphs from one process to the next"
 SPEED = "a part of the speed of compiling"
+WRAPPERS = "classes with __torch_dispatch__ in graphs"
 ARRAYS = "numpy's arrays in graphs"
 NOTHING = "nothing"
 
@@ -235,6 +236,9 @@ TABLE: dict[str, Name] = {
         _n("include_set", _C + "_dispatch_tls_local_include_set", "the state that a transform which fails has to leave", TRANSFORMS),
         _n("exclude_set", _C + "_dispatch_tls_local_exclude_set", "the same", TRANSFORMS),
         _n("force_keys", _C + "_ForceDispatchKeyGuard", "sets that state again", TRANSFORMS),
+        _n("functional_key", _C + "DispatchKey.Functionalize", "functionalization, below a class with __torch_dispatch__", WRAPPERS),
+        _n("key_is_excluded", _C + "_dispatch_tls_is_dispatch_key_excluded", "the same", WRAPPERS),
+        _n("exclude_key", _C + "_dispatch_tls_set_dispatch_key_excluded", "the same", WRAPPERS),
         _n("dispatch_keys", _C + "_dispatch_keys", "what kind of tensor it is", COMPILING),
         _n("dispatch_key_set", _C + "_dispatch_key_set", "the same as text", COMPILING),
         _n("default_device", _C + "_get_default_device", "where new tensors are", COMPILING),

@@ -13,6 +13,7 @@ import torch
 from .. import classify
 from ..breaks import Break, raising
 from ..rules import torch_function
+from ..tracing import wrappers
 from ..tracing.wrapping import CONSTANT_TYPES
 from ..values import attributes
 from ..values.algebra import Constant, DictValue, Known, ObjectValue, SequenceValue, TensorValue, Value
@@ -34,6 +35,12 @@ def construct(m: Machine, cls: type, args: list[Value], kwargs: dict[str, Value]
         return _by_metaclass(m, cls, args, kwargs)
     if "__del__" in {n for c in cls.__mro__ for n in vars(c)}:
         raise Break("FL104", what=cls.__qualname__, why="it has a finaliser")
+    if (
+        issubclass(cls, torch.Tensor)
+        and wrappers.is_wrapper_class(cls)
+        and m.tracer.are_arguments([*args, *kwargs.values()])
+    ):
+        return m.use(m.tracer.call("call_function", cls, tuple(args), kwargs, cls.__qualname__))
     maker, place = attributes.class_member(m, cls, "__new__")
     if isinstance(maker, staticmethod):
         maker = maker.__func__

@@ -47,7 +47,7 @@ from ..machine import Machine, remembering_code
 from ..program import marks, stance
 from ..program.switches import SWITCH
 from ..tracing import sources as src
-from ..tracing import wrapping
+from ..tracing import wrappers, wrapping
 from ..tracing.symbols import INTEGER, FloatCompared, NotGuardable, Sizes, SizesChanged, Variation, Violated
 from ..tracing.tracer import Tracer
 from ..values.algebra import Constant, ContextExit, Lazy, SequenceValue, SymbolValue, TensorValue, TorchContext, Value
@@ -466,6 +466,8 @@ class FrameCompiler:
         compiled = self.compile_graph(captured)
         if tracer.torch_state.outer_modes or any(torch_private.asks_class(given) for given in captured.inputs):
             compiled = _hook.disabled(torch_private.plainly(compiled))
+        if any(isinstance(n.target, wrappers.Called) for n in module.graph.nodes):
+            compiled = _hook.disabled(compiled)  # the code of the classes runs in it, unless it was traced
         captured.inputs.clear()  # a backward that is yet to be compiled keeps `captured`, and must not keep these alive
         return compiled
 

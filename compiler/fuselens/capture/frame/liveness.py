@@ -16,6 +16,7 @@ from ..breaks import CannotRebuild
 from ..bytecode.instruction import Instruction
 from ..bytecode.liveness import live_locals
 from ..machine import Machine
+from ..tracing import wrappers
 from ..tracing.tracer import Tracer
 from ..values.algebra import (
     ActiveValue,
@@ -44,6 +45,7 @@ from ..values.algebra import (
     TensorValue,
     TruthValue,
     Value,
+    WrapperValue,
 )
 from ..values.hashing import hashed_keys, identity_values
 from ..values.iterators import recipe_of
@@ -94,7 +96,7 @@ def needed_nodes(values: list[Value], tracer: Tracer) -> list[fx.Node]:
             continue
         seen.add(id(value))
         if value.source is None:
-            if isinstance(value, (TensorValue, SymbolValue, OpaqueValue)):
+            if isinstance(value, (TensorValue, SymbolValue, OpaqueValue)) and not isinstance(value, WrapperValue):
                 found[value.node] = None
             pending += reversed(parts(value, tracer))
     return list(found)
@@ -234,6 +236,11 @@ def _(value: HandledException, tracer: Tracer) -> Iterable[Value]:
 @_parts.register
 def _(value: InstanceDict, tracer: Tracer) -> Iterable[Value]:
     return (value.owner,)
+
+
+@_parts.register
+def _(value: WrapperValue, tracer: Tracer) -> Iterable[Value]:
+    return wrappers.inner(tracer, value)
 
 
 @_parts.register

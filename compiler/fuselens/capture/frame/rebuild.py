@@ -23,6 +23,7 @@ from ..bytecode import emitters as emitters
 from ..hook import _hook
 from ..machine import Machine
 from ..rules.torch_function import PLAIN
+from ..tracing import wrappers
 from ..tracing.sources import Source
 from ..values.algebra import (
     NULL,
@@ -57,6 +58,7 @@ from ..values.algebra import (
     TorchContext,
     TruthValue,
     Value,
+    WrapperValue,
 )
 from ..values.attributes import DELETED
 from ..values.iterators import Recipe, recipe_of, restored
@@ -196,6 +198,11 @@ def _(value: TensorValue, r: Rebuilder) -> None:
     r.code.emit(emitters.prepare_call(emitters.load_const(torch_private.set_class)))
     _output(value, r)
     r.code.emit([*emitters.load_const(value.python_type), *emitters.call(2)])
+
+
+@build.register
+def _(value: WrapperValue, r: Rebuilder) -> None:
+    r.call(_hook.disabled(wrappers.Wrap(value.form)), *wrappers.inner(r.tracer, value))
 
 
 @build.register

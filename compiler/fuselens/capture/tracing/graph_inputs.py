@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from .tracer import Tracer
 
 
-def tensor(tracer: Tracer, obj: torch.Tensor, source: Source) -> TensorValue:
-    """An input for the tensor at ``source``; its sizes that vary are symbols."""
+def tensor(tracer: Tracer, obj: torch.Tensor, source: Source, *, static: bool = False) -> TensorValue:
+    """An input for the tensor at ``source``; its sizes that vary are symbols, unless they are to be ``static``."""
     if not torch_private.is_plain(obj):
         raise Break(
             "FL105", what=f"`{source}` is a {type(obj).__name__} that is not a plain strided tensor",
             why="tensor subclasses and special layouts are not traced",
         )  # fmt: skip
-    variation = tracer.variation
+    variation = None if static else tracer.variation
     dims = {} if variation is None else variation.dims(source, obj, tracer.config.dynamic)
     promised = variation is not None and torch_private.size_marks(obj) is not None
     if tracer.sizes is None and (dims or promised):

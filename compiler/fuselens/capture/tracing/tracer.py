@@ -36,7 +36,7 @@ from ..values.algebra import (
     TensorValue,
     Value,
 )
-from . import fake_calls, graph_inputs
+from . import fake_calls, graph_inputs, wrappers
 from .effects import Effects, Exceptions
 from .graphs import Graphs
 from .sources import GuardProgram, Source
@@ -240,6 +240,8 @@ class Tracer:
     def wrap_result(self, node: fx.Node, result: Any, what: str) -> Value:
         """The value of what ``node`` returns."""
         if isinstance(result, torch.Tensor):
+            if wrappers.is_made_of_plain_fakes(result):
+                return wrappers.made(self, node)
             if not isinstance(result, torch_private.FakeTensor):
                 raise Break("FL104", what=what, why="it returned a tensor that is not traced")
             return TensorValue(node)

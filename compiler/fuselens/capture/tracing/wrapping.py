@@ -39,7 +39,7 @@ from ..values.algebra import (
     SymbolValue,
     Value,
 )
-from . import graph_inputs
+from . import graph_inputs, wrappers
 from . import sources as src
 from .sources import Source
 from .symbols import LARGEST
@@ -144,7 +144,7 @@ def cell(tracer: Tracer, existing: types.CellType, name: str, source: Source) ->
 
 def _new(tracer: Tracer, obj: Any, kind: type, source: Source) -> Value:
     if issubclass(kind, torch.Tensor):  # not isinstance, which may run code of the class
-        return graph_inputs.tensor(tracer, obj, source)
+        return wrappers.given(tracer, obj, source) if wrappers.wraps(obj) else graph_inputs.tensor(tracer, obj, source)
     maker = _MAKERS.get(id(kind))
     if maker is not None:
         return maker(tracer, obj, source)

@@ -128,6 +128,29 @@ class TensorValue(Value):
         return self.kind
 
 
+class WrapperValue(TensorValue):
+    """A tensor of a class with ``__torch_dispatch__`` that wraps plain tensors (``__tensor_flatten__``).
+
+    ``node`` makes the wrapper. ``form`` says what wraps what; ``inner`` are the plain tensors that it is taken apart into, once it
+    was: an existing one is put together from them, and one that leaves the frame is made of them again. ``existing`` is the object.
+    """
+
+    __slots__ = ("existing", "form", "inner")
+
+    def __init__(
+        self,
+        node: fx.Node,
+        form: Any,
+        source: Source | None = None,
+        inner: list[TensorValue] | None = None,
+        existing: Any = None,
+    ) -> None:
+        super().__init__(node, source, form.cls)
+        self.form = form
+        self.inner = inner
+        self.existing = existing
+
+
 class ArrayValue(Value):
     """An array of numpy's, or one of its numbers (``is_number``), whose elements the graph computes.
 

@@ -12,7 +12,8 @@ from ..breaks import Break
 from ..hook import _hook
 from ..rules import torch_function
 from ..tracing import sources as src
-from .algebra import Constant, Known, NamedMethod, Opaque, SequenceValue, TensorValue, Value
+from ..tracing import wrappers
+from .algebra import Constant, Known, NamedMethod, Opaque, SequenceValue, TensorValue, Value, WrapperValue
 from .attributes import (
     ABSENT,
     ATTRIBUTES,
@@ -35,6 +36,21 @@ _TENSOR_CONSTANTS = {
 }  # fmt: skip
 _TENSOR_VIEWS = {"T", "mT", "H", "mH", "real", "imag", "data"}
 _LEAF = {True: torch_private.is_leaf, False: torch_private.is_no_leaf}
+
+
+@ATTRIBUTES.of(WrapperValue)
+def _of_wrapper(m: Machine, value: WrapperValue, name: str) -> Value:
+    """An attribute of a tensor that wraps others: what it wraps, or what was set beside."""
+    wrapper = value.fake if value.existing is None else value.existing
+    if name in value.form.names and (value.source is None or value.form.requires_grad):
+        what = f"{value.describe()}.{name}"
+        return m.tracer.call("call_function", wrappers.Held(value.form, name), (value,), {}, what)
+    if name not in vars(wrapper):
+        return _of_tensor(m, value, name)
+    obj = vars(wrapper)[name]
+    if value.source is None:  # its context, which is the same in each call
+        return m.use(m.tracer.lazy(obj, src.constant(obj, f"{value.describe()}.{name}")))
+    return m.use(m.tracer.lazy(obj, src.attribute(value.source, name)))
 
 
 @ATTRIBUTES.of(TensorValue)
@@ -104,7 +120,7 @@ def _by_getattr(m: Machine, value: TensorValue, name: str) -> Value:
 def tensor_item(m: Machine, value: TensorValue, name: str) -> Value | None:
     """An attribute that was set on this very tensor; None when there is none. Those made while tracing have none."""
     source = value.source
-    if source is None:
+    if source is None or isinstance(value, WrapperValue):
         return None
     obj = m.tracer.graphs.real(value)
     if name in vars(obj):

@@ -1,0 +1,216 @@
+"""Tensors of classes with ``__torch_dispatch__`` that wrap plain tensors, by the protocol of ``__tensor_flatten__``.
+
+A graph takes and gives plain tensors only. A wrapper that the frame is given is taken apart before the graph, and put together
+in it by a node; what leaves is taken apart by a node, and put together after the graph. In between, nodes are calls on wrappers:
+tracing them below autograd runs the class's ``__torch_dispatch__``, which leaves the operators on plain tensors.
+
+Autograd sees wrappers, not what they hold. So where one requires gradients, taking it apart and putting it together are
+differentiable: the gradient of a wrapper is a wrapper, and passes as its parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ... import torch_private
+from ..breaks import Break
+from ..hook import _hook
+from ..values.algebra import TensorValue, WrapperValue
+from . import graph_inputs
+from . import sources as src
+from .sources import Source
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from .tracer import Tracer
+
+
+def is_wrapper_class(cls: type) -> bool:
+    """Whether tensors of a class wrap others, and say how."""
+    return hasattr(cls, "__tensor_flatten__") and hasattr(cls, "__tensor_unflatten__")
+
+
+def wraps(obj: Any) -> bool:
+    """Whether an object is a tensor that wraps others, and says how. The sizes of nested tensors are no numbers."""
+    cls = type(obj)
+    return issubclass(cls, torch.Tensor) and is_wrapper_class(cls) and not obj.is_nested
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """How a wrapper is put together: its class, the attributes that hold tensors, the ``form`` of those that are wrappers, what
+    ``__tensor_flatten__`` tells beside, and the sizes and strides that it shows."""
+
+    cls: type
+    names: tuple[str, ...]
+    forms: tuple[Form | None, ...]
+    context: Any
+    size: tuple[Any, ...]
+    stride: tuple[Any, ...]
+    requires_grad: bool
+
+    @staticmethod
+    def of(wrapper: Any) -> Form:
+        names, context = wrapper.__tensor_flatten__()
+        held = (getattr(wrapper, name) for name in names)
+        forms = tuple(Form.of(t) if wraps(t) else None for t in held)
+        return Form(
+            type(wrapper),
+            tuple(names),
+            forms,
+            context,
+            tuple(wrapper.shape),
+            tuple(wrapper.stride()),
+            wrapper.requires_grad,
+        )
+
+    @property
+    def count(self) -> int:
+        """How many plain tensors it is taken apart into."""
+        return sum(1 if form is None else form.count for form in self.forms)
+
+    def matches(self, wrapper: Any) -> bool:
+        """Whether another wrapper is put together in the same way."""
+        if type(wrapper) is not self.cls or wrapper.requires_grad != self.requires_grad:
+            return False
+        if tuple(wrapper.shape) != self.size or tuple(wrapper.stride()) != self.stride:
+            return False
+        names, context = wrapper.__tensor_flatten__()
+        guard = getattr(self.cls, "__metadata_guard__", None)
+        if tuple(names) != self.names or not (guard(self.context, context) if guard else self.context == context):
+            return False
+        held = (getattr(wrapper, name) for name in names)
+        return all(form.matches(t) if form else not wraps(t) for t, form in zip(held, self.forms, strict=True))
+
+    def parts(self, wrapper: Any) -> Iterator[torch.Tensor]:
+        """The plain tensors in a wrapper."""
+        for name, form in zip(self.names, self.forms, strict=True):
+            held = getattr(wrapper, name)
+            if form is None:
+                yield held
+            else:
+                yield from form.parts(held)
+
+    def wrapper(self, parts: Iterator[torch.Tensor]) -> Any:
+        """A wrapper of plain tensors."""
+        held = {
+            name: next(parts) if form is None else form.wrapper(parts)
+            for name, form in zip(self.names, self.forms, strict=True)
+        }
+        return self.cls.__tensor_unflatten__(held, self.context, self.size, self.stride)  # type: ignore[attr-defined]
+
+
+class Called:
+    """A function that a graph calls, or that code after it calls. Its name is what texts of graphs show."""
+
+    def __init__(self, form: Form) -> None:
+        self.form = form
+        self.__module__ = "fuselens"
+        self.__name__ = self.__qualname__ = f"{type(self).__name__.strip('_').lower()}_{form.cls.__name__}"
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+
+class Unwrap(Called):
+    """Takes a wrapper apart."""
+
+    def __call__(self, wrapper: Any) -> tuple[torch.Tensor, ...]:
+        if self.form.requires_grad and wrapper.requires_grad:
+            return _Unwrapped.apply(self.form, wrapper)  # type: ignore[return-value]
+        return tuple(self.form.parts(_bare(wrapper)))
+
+
+class Held(Called):
+    """Reads an attribute in which a wrapper holds a tensor."""
+
+    def __init__(self, form: Form, name: str) -> None:
+        super().__init__(form)
+        self.name = name
+
+    def __call__(self, wrapper: Any) -> torch.Tensor:
+        return getattr(_bare(wrapper), self.name)
+
+
+class Wrap(Called):
+    """Puts a wrapper together."""
+
+    def __call__(self, *parts: torch.Tensor) -> Any:
+        if self.form.requires_grad and any(p.requires_grad for p in parts):
+            return _Wrapped.apply(self.form, *parts)
+        return self.form.wrapper(iter(parts))
+
+
+def _bare(wrapper: Any) -> Any:
+    """A wrapper without the one that tracing may have put around it."""
+    return wrapper if wraps(wrapper) else torch_private.from_functional(wrapper)
+
+
+class _Unwrapped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, form: Form, wrapper: Any) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
+        ctx.form = form
+        return tuple(part.detach() for part in form.parts(_bare(wrapper)))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:  # type: ignore[override]
+        return None, ctx.form.wrapper(iter(gradients))
+
+
+class _Wrapped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, form: Form, *parts: torch.Tensor) -> Any:  # type: ignore[override]
+        ctx.form = form
+        return form.wrapper(iter([part.detach() for part in parts]))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:  # type: ignore[override]
+        gradient = _bare(gradient)
+        if not wraps(gradient):
+            raise NotImplementedError(f"the gradient of a {ctx.form.cls.__name__} is a {type(gradient).__name__}")
+        return None, *ctx.form.parts(gradient)
+
+
+def given(tracer: Tracer, obj: Any, source: Source) -> WrapperValue:
+    """The value of an existing wrapper: its parts are inputs of the graph."""
+    form = Form.of(obj)
+    if tracer.graphs.nested:
+        raise Break("FL105", what=f"`{source}`, a {form.cls.__name__}", why="inside a function that runs as a whole")
+    tracer.guard(source, _hook.CALL, form.matches, name="WRAPPER", text=f"{source} wraps what it wrapped, as it did")
+    held = src.applied(Unwrap(form), source)
+    inner: list[TensorValue] = []
+    for i, part in enumerate(Unwrap(form)(obj)):
+        at = src.item(held, i)
+        known = None if form.requires_grad else tracer.objects.known.get(id(part))
+        value = graph_inputs.tensor(tracer, part, at, static=True) if not isinstance(known, TensorValue) else known
+        if known is None and not form.requires_grad:
+            tracer.objects.remember(part, value)
+        inner.append(value)
+    fakes = [v.fake for v in inner]
+    with tracer.fake_mode, torch_private.quietly():
+        fake = Wrap(form)(*fakes)
+    node = tracer.graphs.add("call_function", Wrap(form), tuple(v.node for v in inner), {}, fake, tracer.span)
+    return WrapperValue(node, form, source, inner, obj)
+
+
+def made(tracer: Tracer, node: fx.Node) -> WrapperValue:
+    """The value of a wrapper that a node makes."""
+    return WrapperValue(node, Form.of(node.meta["val"]))
+
+
+def inner(tracer: Tracer, value: WrapperValue) -> list[TensorValue]:
+    """The plain tensors that a wrapper is made of, as nodes of the graph."""
+    if value.inner is None:
+        found = tracer.call("call_function", Unwrap(value.form), (value,), {}, value.describe())
+        value.inner = [tracer.use(part) for part in found.items]  # type: ignore[attr-defined,misc]
+    return value.inner
+
+
+def is_made_of_plain_fakes(result: Any) -> bool:
+    """Whether a result of a call on fake tensors wraps fake tensors only."""
+    return wraps(result) and all(isinstance(p, torch_private.FakeTensor) for p in Form.of(result).parts(result))
