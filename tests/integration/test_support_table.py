@@ -554,7 +554,25 @@ class Wrapper(Tensor):
         return Wrapper(func(*plain, **(kwargs or {})))
 
 
-@program("Subclasses with `__torch_dispatch__`", lambda fn: fn(Wrapper(x())).inner)
+class Flattened(Wrapper):
+    def __tensor_flatten__(self) -> Any:
+        return ["inner"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, Tensor], meta: None, size: Any, stride: Any) -> Flattened:
+        return Flattened(inner["inner"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return Flattened(super().__torch_dispatch__(func, types, args, kwargs).inner)
+
+
+@program("Subclasses with `__torch_dispatch__` and `__tensor_flatten__`", lambda fn: fn(Flattened(x())).inner)
+def _(x: Tensor) -> Tensor:
+    return (x * 2 + 1).relu()
+
+
+@program("Other subclasses with `__torch_dispatch__`", lambda fn: fn(Wrapper(x())).inner)
 def _(x: Tensor) -> Tensor:
     return (x * 2 + 1).relu()
 

@@ -66,6 +66,7 @@ class OperatorRecorder(torch_private.RecordingMode):
         self._rules: dict[Any, tuple[str, Callable[..., Any] | None]] = {}
         self._nodes: dict[int, fx.Node] = {}  # id(tensor) → node
         self._alive: list[torch.Tensor] = []  # keeps the ids above valid
+        self._hands_on = False  # an operator was called again, for the class of its operands
         self._within: dict[
             int, torch.Tensor
         ] = {}  # by id: tensors of classes of the program inside of functional wrappers
@@ -203,9 +204,8 @@ class OperatorRecorder(torch_private.RecordingMode):
         kwargs = kwargs or {}
         if self.paused:
             return func(*args, **kwargs)
-        wrapper = next((t for t in types if hasattr(t, "__tensor_flatten__")), None)
-        if wrapper is not None:
-            return self._by_class(wrapper, func, types, args, kwargs)
+        if any(issubclass(t, torch.Tensor) and hasattr(t, "__tensor_flatten__") for t in types):
+            return self._by_class(func, args, kwargs)
         policy = self.policy
         if policy is None:
             return self._dispatch(func, args, kwargs)
@@ -220,16 +220,21 @@ class OperatorRecorder(torch_private.RecordingMode):
                     self._nodes[id(t)].meta["kept"] = True
         return out
 
-    def _by_class(self, cls: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """What a class with ``__torch_dispatch__`` computes, in operators that come here by themselves.
+    def _by_class(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What the operands' class with ``__torch_dispatch__`` computes, in operators that come here by themselves.
 
         Functionalization is above. Of operands among which there are functional wrappers it has taken these off, and it puts
         them around the results: around the class's tensors, too, which are then known as ``_within``.
         """
+        if self._hands_on:
+            self._hands_on = False
+            torch_private.functionalize_again()
+            return NotImplemented  # then torch asks the class
         given = [t for t in torch_private.PYTREE.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         taken_off = any(id(t) in self._within or not hasattr(t, "__tensor_flatten__") for t in given)
+        self._hands_on = True
         with self, torch_private.functionalization_again():
-            found = cls.__torch_dispatch__(func, types, args, kwargs)
+            found = func(*args, **kwargs)
 
         def to_be_wrapped(tensor: torch.Tensor) -> torch.Tensor:
             if hasattr(tensor, "__tensor_flatten__"):

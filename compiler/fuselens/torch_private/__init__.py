@@ -17,6 +17,7 @@ from .autograd import (
     from_functional,
     functionalization,
     functionalization_again,
+    functionalize_again,
     grad_of,
     gradient_node,
     is_emptied,

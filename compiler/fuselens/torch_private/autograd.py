@@ -73,11 +73,16 @@ def functionalization() -> Iterator[None]:
         private.disable_functional()
 
 
+def functionalize_again() -> None:
+    """Until the operator that is being dispatched returns: what :func:`functionalization_again` does."""
+    private.exclude_key(private.functional_key, False)
+
+
 @contextlib.contextmanager
 def functionalization_again() -> Iterator[None]:
     """Inside :func:`functionalization`, and below it: operators on functional wrappers are made functional once more."""
     excluded = private.key_is_excluded(private.functional_key)
-    private.exclude_key(private.functional_key, False)
+    functionalize_again()
     try:
         yield
     finally:

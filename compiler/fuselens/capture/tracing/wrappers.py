@@ -43,12 +43,13 @@ def wraps(obj: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """How a wrapper is put together: its class, the attributes that hold tensors, the ``form`` of those that are wrappers, what
-    ``__tensor_flatten__`` tells beside, and the sizes and strides that it shows."""
+    """How a wrapper is put together: its class, the attributes that hold tensors, the ``form`` of those that are wrappers, other
+    objects (``beside``) and what else ``__tensor_flatten__`` tells, and the sizes and strides that it shows."""
 
     cls: type
     names: tuple[str, ...]
     forms: tuple[Form | None, ...]
+    beside: dict[str, Any]
     context: Any
     size: tuple[Any, ...]
     stride: tuple[Any, ...]
@@ -56,18 +57,10 @@ class Form:
 
     @staticmethod
     def of(wrapper: Any) -> Form:
-        names, context = wrapper.__tensor_flatten__()
-        held = (getattr(wrapper, name) for name in names)
-        forms = tuple(Form.of(t) if wraps(t) else None for t in held)
-        return Form(
-            type(wrapper),
-            tuple(names),
-            forms,
-            context,
-            tuple(wrapper.shape),
-            tuple(wrapper.stride()),
-            wrapper.requires_grad,
-        )
+        held, beside, context = _flattened(wrapper)
+        forms = tuple(Form.of(t) if wraps(t) else None for t in held.values())
+        shown = tuple(wrapper.shape), tuple(wrapper.stride()), wrapper.requires_grad
+        return Form(type(wrapper), tuple(held), forms, beside, context, *shown)
 
     @property
     def count(self) -> int:
@@ -80,12 +73,15 @@ class Form:
             return False
         if tuple(wrapper.shape) != self.size or tuple(wrapper.stride()) != self.stride:
             return False
-        names, context = wrapper.__tensor_flatten__()
+        held, beside, context = _flattened(wrapper)
         guard = getattr(self.cls, "__metadata_guard__", None)
-        if tuple(names) != self.names or not (guard(self.context, context) if guard else self.context == context):
+        if tuple(held) != self.names or not (guard(self.context, context) if guard else self.context == context):
             return False
-        held = (getattr(wrapper, name) for name in names)
-        return all(form.matches(t) if form else not wraps(t) for t, form in zip(held, self.forms, strict=True))
+        if beside.keys() != self.beside.keys() or any(
+            beside[k] is not v and beside[k] != v for k, v in self.beside.items()
+        ):
+            return False
+        return all(form.matches(t) if form else not wraps(t) for t, form in zip(held.values(), self.forms, strict=True))
 
     def parts(self, wrapper: Any) -> Iterator[torch.Tensor]:
         """The plain tensors in a wrapper."""
@@ -102,7 +98,15 @@ class Form:
             name: next(parts) if form is None else form.wrapper(parts)
             for name, form in zip(self.names, self.forms, strict=True)
         }
-        return self.cls.__tensor_unflatten__(held, self.context, self.size, self.stride)  # type: ignore[attr-defined]
+        return self.cls.__tensor_unflatten__({**held, **self.beside}, self.context, self.size, self.stride)  # type: ignore[attr-defined]
+
+
+def _flattened(wrapper: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    """The tensors that a wrapper holds, by attribute, other objects that it names, and what it tells beside."""
+    names, context = wrapper.__tensor_flatten__()
+    named = {name: getattr(wrapper, name) for name in names}
+    held = {name: obj for name, obj in named.items() if isinstance(obj, torch.Tensor)}
+    return held, {name: obj for name, obj in named.items() if name not in held}, context
 
 
 class Called:
