@@ -62,8 +62,10 @@ def parts(value: Any) -> Any:
         return type(value), [parts(v) for v in value]
     if isinstance(value, dict):
         return dict, list(value), [parts(v) for v in value.values()]
+    if isinstance(value, torch.nn.Module):
+        return type(value), parts(dict(value.state_dict()))
     if type(value).__module__.startswith("peers.programs"):
-        return type(value), parts(value.state_dict() if isinstance(value, torch.nn.Module) else vars(value))
+        return type(value), parts(vars(value))
     if isinstance(value, np.ndarray) and value.dtype.kind in "OV":
         return np.ndarray, value.tolist()
     return value

@@ -209,10 +209,11 @@ def made(tracer: Tracer, node: fx.Node) -> WrapperValue:
 
 def inner(tracer: Tracer, value: WrapperValue) -> list[TensorValue]:
     """The plain tensors that a wrapper is made of, as nodes of the graph."""
-    if value.inner is None:
+    parts = value.inner
+    if parts is None:
         found = tracer.call("call_function", Unwrap(value.form), (value,), {}, value.describe())
-        value.inner = [tracer.use(part) for part in found.items]  # type: ignore[attr-defined,misc]
-    return value.inner
+        parts = value.inner = [tracer.use(part) for part in found.items]  # type: ignore[attr-defined,misc]
+    return parts
 
 
 def is_made_of_plain_fakes(result: Any) -> bool:
