@@ -94,10 +94,13 @@ def test_a_branch_on_a_scalar_breaks_with_both_sides():
 
 def test_what_needs_the_number_breaks():
     captured(lambda x, n: x * len(range(n.item())), (X, N), breaks=1)
-    captured(lambda x, n: x * min(n.item(), 2), (X, N), breaks=1)
     captured(lambda x, n: x * abs(n.item()), (X, -N), breaks=1)
     captured(lambda x, n: x * [1, 2, 3, 4][n.item()], (X, N), breaks=1)
     captured(lambda x, n: x * len(f"{n.item()}"), (X, N), breaks=1)
+
+
+def test_the_least_of_numbers_stays_in_the_graph():
+    captured(lambda x, n: x * min(n.item(), 2) + max(1, n.item(), 3), (X, N), (X, N - 2), (X, N + 5))
 
 
 def test_checks_raise_what_eager_raises():

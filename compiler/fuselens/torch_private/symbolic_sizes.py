@@ -310,8 +310,10 @@ def symint_hint(value: Any) -> int | None:
 
 
 def number_hint(value: Any) -> int | float | bool | None:
-    """The example value behind a symbolic number; None when it depends on data."""
-    return value.node.hint
+    """The example value behind a number that may be symbolic; None when it depends on data."""
+    if isinstance(value, (int, float)):
+        return value
+    return value.node.hint if getattr(value.node, "has_hint", lambda: True)() else None
 
 
 def symint_may_be_negative(value: Any) -> bool:

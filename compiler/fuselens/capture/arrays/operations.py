@@ -92,6 +92,7 @@ class _Given:
         self.what = what
         self.name = operation.name
         self.writes = operation.writes
+        self.sizes_are_known = True
         self.arrays: list[tuple[Any, ArrayValue]] = []  # the examples, and what they are like
 
     def argument(self, value: Value) -> tuple[Value, Any]:
@@ -118,6 +119,7 @@ class _Given:
             raise Break("FL104", what=self.what, why="it may write to an array that runs backwards")
         node = elements(self.m, value, self.what)
         held = memory(self.m, value, self.what)
+        self.sizes_are_known &= None not in map(torch_private.number_hint, held.fake.shape)
         array = next((e for e, v in self.arrays if v is value), None)
         if array is None:
             array = examples.example(held.fake, self.name)
@@ -213,7 +215,7 @@ def compute(
     pairs = [given.argument(deep_use(m, a)) for a in args]
     named = {k: given.argument(deep_use(m, v)) for k, v in kwargs.items()}
     example = [e for _, e in pairs], {k: e for k, (_, e) in named.items()}
-    wanted = _asked(operation, function, example, what)
+    wanted = _asked(operation, function, example, what) if given.sizes_are_known else _UNASKED
     if operation.name in _DESCRIBING and wanted is not _UNASKED:
         return from_plain(wanted, what)
     _guard_errors(m, what)
@@ -296,7 +298,9 @@ def _mended(m: Machine, found: TensorValue, wanted: Any, given: _Given) -> Tenso
     """The node's tensor with the dtype, the memory and the strides of what numpy gives."""
     numpy, what = classify.numpy(), given.what
     fake = found.fake
-    if [torch_private.size_hint(n) for n in fake.shape] != list(wanted.shape) or fake.device.type != "cpu":
+    sizes = [torch_private.number_hint(n) for n in fake.shape]
+    same = len(sizes) == wanted.ndim and all(a in (None, b) for a, b in zip(sizes, wanted.shape, strict=True))
+    if not same or fake.device.type != "cpu":
         raise Break("FL104", what=what, why="torch's translation of it gives another shape than numpy")
     dtype = _dtype(wanted.dtype, what)
     if fake.dtype is not dtype:
@@ -341,6 +345,8 @@ def _shares(found: TensorValue, given: _Given) -> bool:
 
 def _laid_out(m: Machine, found: TensorValue, wanted: Any, what: str) -> TensorValue:
     """A new tensor with its elements in the order in which numpy has them."""
+    if None in map(torch_private.number_hint, found.fake.shape):
+        return found
     strides = [torch_private.size_hint(s) * wanted.itemsize for s in found.fake.stride()]
     if all(a == b for n, a, b in zip(wanted.shape, strides, wanted.strides, strict=True) if n > 1) or not wanted.size:
         return found

@@ -221,6 +221,17 @@ def _item(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[str, 
     return m.tracer.call("call_method", "item", (tensor,), {}, "Tensor.item")
 
 
+def _tolist(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """Each number, where numbers may stay in the graph."""
+    sizes = tensor.fake.shape
+    if args or kwargs or not m.tracer.takes_scalars or not all(isinstance(n, int) for n in sizes):
+        return None
+    if not sizes:
+        return _item(m, tensor, [], {})
+    rows = (m.use(subscript(m, tensor, Constant(i))) for i in range(sizes[0]))
+    return SequenceValue([m.use(m.call(NamedMethod(row, "tolist"), [], {})) for row in rows], list)
+
+
 def _tensor_len(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if tensor.fake.ndim == 0:
         raise Break("FL105", what="len()", why="of a zero-dimensional tensor")
@@ -262,6 +273,7 @@ def _requires_grad(m: Machine, tensor: TensorValue, args: list[Value], kwargs: d
 _TENSOR_RULES: dict[str, Callable[[Machine, TensorValue, list[Value], dict[str, Value]], Value | None]] = {
     "__setitem__": _tensor_setitem,
     "item": _item,
+    "tolist": _tolist,
     "__len__": _tensor_len,
     "detach_": _detach_in_place,
     "type": _to_type,

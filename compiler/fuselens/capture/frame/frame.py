@@ -59,6 +59,7 @@ from .resume_code import Resumes
 from .resuming import OWN_MARK, RESUME_MARK
 
 log = logging.getLogger("fuselens")
+_DECIDED_BY_DATA = ("FL101", "FL102", "FL108")
 _one_at_a_time = threading.RLock()  # torch's symbolic shapes and fake tensors keep state that threads would share
 if hasattr(os, "register_at_fork"):  # a forked process has no thread that would give back what another one holds
     os.register_at_fork(
@@ -295,6 +296,20 @@ class FrameCompiler:
     # --- one frame -----------------------------------------------------------------------------------------
 
     def _capture(self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...]) -> _hook.Entry | None:
+        """With numbers and sizes that data decides where a graph that must be whole has them, and only there."""
+        try:
+            return self._capture_without_data(function, code, args)
+        except GraphBreakError as error:
+            if not self.config.fullgraph or error.diagnostic.code not in _DECIDED_BY_DATA:
+                raise
+            try:
+                return self._capture_with(function, code, args, "data")
+            except NotGuardable:
+                raise error from None
+
+    def _capture_without_data(
+        self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...]
+    ) -> _hook.Entry | None:
         """Static sizes at first; symbolic where the user named them, asked for them, or they changed."""
         data = self.config.capture_scalar_outputs or self.config.capture_dynamic_output_shape_ops
         if self.config.dynamic is not True and not self.variations[code].axes and not data:
@@ -308,7 +323,7 @@ class FrameCompiler:
             log.debug("%s is compiled with static sizes: %s", code.co_qualname, reason)
             if isinstance(reason, FloatCompared):
                 self.variations[code].exact_floats = True
-                return self._capture(function, code, args)
+                return self._capture_without_data(function, code, args)
         return self._capture_with(function, code, args, "exact")
 
     def _capture_with(
@@ -319,7 +334,7 @@ class FrameCompiler:
         try:
             with torch_private.without_torch_function(), contextlib.ExitStack() as traces:
                 return self._compile(function, code, args, sizes_are, state, traces)
-        except (SizesChanged, NotGuardable):  # the next trace begins as this one did
+        except (SizesChanged, NotGuardable, GraphBreakError):  # the next trace begins as this one did
             torch_private.set_grad_enabled(grad_enabled)
             raise
 
@@ -403,8 +418,8 @@ class FrameCompiler:
         tensor_layout.ensure()
         variation = self.variations[code]
         tracer = Tracer(self.config, function.__globals__, None if sizes_are == "exact" else variation, state)
-        if sizes_are == "symbolic":
-            tracer.allow_symbols(variation.axes)
+        if sizes_are in ("symbolic", "data"):
+            tracer.allow_symbols(variation.axes, keeps_data=sizes_are == "data")
         names = code.co_varnames
         locals_: dict[str, Value] = {
             names[i]: Lazy(value, src.local(i, names[i]), _first_span(code)) for i, value in enumerate(args)

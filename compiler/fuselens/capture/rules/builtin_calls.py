@@ -32,6 +32,7 @@ from ..values.algebra import (
     SequenceValue,
     SetValue,
     SliceValue,
+    SymbolValue,
     TensorValue,
     Traceback,
     Value,
@@ -42,7 +43,7 @@ from ..values.hashing import ELEMENT, key_of
 from ..values.iterators import ITERATORS, Constants, advance, iterate, iterator, stop_iteration
 from ..values.kinds import PerKind
 from ..values.known import UNKNOWN, fold, from_plain, integer, plain
-from ..values.operators import BINARY, COMPARE, binary
+from ..values.operators import BINARY, COMPARE, binary, operate
 from ..values.subscripts import subscript
 from . import torch_function
 from .table import RULES, Rule, rule
@@ -366,6 +367,14 @@ def lazily(m: Machine, value: Value) -> Iterator[Value]:
         yield m.use(item)
 
 
+def _data_decides(m: Machine, one: Value, other: Value) -> bool:
+    """Whether these are integers of which only data decides which is greater."""
+    given = m.use(one), m.use(other)
+    if not any(isinstance(v, SymbolValue) for v in given) or {v.python_type for v in given} != {int}:
+        return False
+    return m.truth(operate(m, operator.lt, list(given))) is None
+
+
 def _extreme(function: Any, symbol: str) -> Rule:
     compare = operator.lt if symbol == "<" else operator.gt
 
@@ -382,6 +391,11 @@ def _extreme(function: Any, symbol: str) -> Rule:
         if not args or not set(kwargs) <= {"key", "default"} or (len(args) > 1 and "default" in kwargs):
             raise Break("FL104", what=function.__name__, why="its arguments do not fit")
         for item in lazily(m, args[0] if len(args) == 1 else SequenceValue(list(args), tuple)):
+            if best is not None and key.is_none and _data_decides(m, best[0], item):
+                sym = torch.sym_min if function is min else torch.sym_max
+                both = m.use(m.tracer.call("call_function", sym, (best[0], item), {}, function.__name__))
+                best = both, both
+                continue
             measure = item if key.is_none else m.use(m.call(key, [item], {}))
             if best is None or precedes(m, measure, best[0]):
                 best = measure, item

@@ -103,6 +103,11 @@ def _bool(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return Constant(False)
     truth = m.truth(args[0])
     if truth is None:
+        value = m.use(args[0])
+        if isinstance(value, (TensorValue, ArrayValue)) and m.tracer.takes_scalars:
+            value = m.use(m.call(NamedMethod(operate(m, operator.ne, [value, Constant(0)]), "item"), [], {}))
+        if isinstance(value, SymbolValue) and value.python_type is bool:
+            return value
         raise Break("FL102", what=f"bool({args[0].describe()})")
     return Constant(truth)
 
@@ -110,7 +115,8 @@ def _bool(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @rule(operator.not_)
 def _not(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     truth = _bool(m, args, kwargs)
-    assert isinstance(truth, Constant)
+    if not isinstance(truth, Constant):
+        return m.tracer.call("call_function", torch.sym_not, (truth,), {}, "not")
     return Constant(not truth.value)
 
 

@@ -73,20 +73,17 @@ class Tracer:
         self.generators: list[GeneratorValue] = []
         self.root: Machine | None = None  # the outermost frame's
         self.steps = 0  # instructions run so far, in all frames
+        self.takes_scalars = False  # a number taken from a tensor may stay in the graph
         self.checks_first = True  # before the graph writes to an input
         self.span: Span | None = None  # of the instruction being executed, in user code
 
-    def allow_symbols(self, axes: Mapping[str, Mapping[int, str]]) -> None:
-        """From now on sizes and integers may be symbolic; ``axes`` as in :class:`Variation`."""
-        self.sizes = Sizes(
-            axes, lambda: self.span, self.config.capture_scalar_outputs, self.config.capture_dynamic_output_shape_ops
-        )
+    def allow_symbols(self, axes: Mapping[str, Mapping[int, str]], *, keeps_data: bool = False) -> None:
+        """From now on sizes and integers may be symbolic; ``axes`` as in :class:`Variation`. Those that only data decides stay
+        in the graph where the configuration says so, and with ``keeps_data``."""
+        self.takes_scalars = keeps_data or self.config.capture_scalar_outputs
+        takes_shapes = keeps_data or self.config.capture_dynamic_output_shape_ops
+        self.sizes = Sizes(axes, lambda: self.span, self.takes_scalars, takes_shapes)
         self.fake_mode = torch_private.fake_mode(self.sizes.env)
-
-    @property
-    def takes_scalars(self) -> bool:
-        """Whether a number taken from a tensor may stay in the graph."""
-        return self.sizes is not None and self.config.capture_scalar_outputs
 
     def check(self, condition: Value, error: str, message: str) -> None:
         """A check in the graph: a condition that is false makes it raise, and the frame runs as it was written."""

@@ -61,6 +61,11 @@ def checked(m: Machine, value: Value, wanted: bool) -> bool:
         value = m.use(value.tensor)
     if isinstance(value, ArrayValue):
         value = arrays.elements(m, value, "a check of values")
+    if isinstance(value, SymbolValue) and value.python_type is bool:
+        if not wanted:
+            value = m.use(m.tracer.call("call_function", torch.sym_not, (value,), {}, "a check of values"))
+        m.call(Known(torch._check), [value], {})
+        return True
     if not isinstance(value, TensorValue) or value.kind not in torch_function.PLAIN or value.fake.numel() != 1:
         return False
     if not wanted:

@@ -62,8 +62,9 @@ class Scope:
         """Turns to another annotated function of the module. What the one before made of the module's objects is forgotten:
         what is found does not depend on which functions were looked at before."""
         options = annotated.arguments.get("options") or {}
-        self.kept_scalars = bool(options.get("capture_scalar_outputs"))
-        self.kept_shapes = bool(options.get("capture_dynamic_output_shape_ops"))
+        whole = bool(annotated.arguments.get("fullgraph"))
+        self.kept_scalars = whole or bool(options.get("capture_scalar_outputs"))
+        self.kept_shapes = whole or bool(options.get("capture_dynamic_output_shape_ops"))
         self.qualname = annotated.qualname
         self.variables, self.findings, self.frames, self.quiet, self.steps = {}, {}, (), 0, 0
         self.uncertain = 0
