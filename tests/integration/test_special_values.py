@@ -113,3 +113,9 @@ def test_zeros_and_nan_of_choices(dtype: torch.dtype) -> None:
         lambda r: [r.amax(-1), r.amin(-1), r.argmax(-1), r.argmin(-1)],
         torch.stack([values[:2].repeat(5), values[[1, 0]].repeat(5)]),
     )
+
+
+@pytest.mark.parametrize("size", [36, 64])
+def test_quotients_keep_the_signs_of_zeros(size: int) -> None:
+    x = torch.tensor([0.0, -0.0, 1.0, -1e-45]).repeat(size // 4)
+    agree(lambda x: [x / 2, x / -2, x / 3.0, -2.5 / x, x / x.new_tensor(-7.0)], x)

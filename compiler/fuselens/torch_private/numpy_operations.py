@@ -18,7 +18,7 @@ import torch
 from .names import private
 
 _OWNERS = ("", "linalg", "fft")
-_NOT_OPERATIONS = {"array_equal", "array_equiv", "from_dlpack", "set_default_dtype"}
+_NOT_OPERATIONS = {"array_equal", "array_equiv", "from_dlpack", "gcd", "lcm", "set_default_dtype"}
 _WRITING_FUNCTIONS = {"copyto", "fill_diagonal", "put", "put_along_axis"}
 _WRITING_METHODS = {"fill", "put", "sort"}
 _NOT_METHODS = {"item", "resize", "tolist"}
@@ -93,6 +93,9 @@ def _functions() -> dict[int, str]:
 
 @functools.cache
 def _named(kind: str, name: str) -> Operation | None:
+    own = _OWN.get(name if kind == "function" else name.strip("_"))
+    if own is not None:
+        return Operation(kind, name, own, _is_in_place(name))
     if kind == "function":
         run: Any = functools.reduce(getattr, name.split("."), private.numpy)
         return Operation(kind, name, run, name in _WRITING_FUNCTIONS)
@@ -103,6 +106,108 @@ def _named(kind: str, name: str) -> Operation | None:
     if kind == "attribute":
         return Operation(kind, name, operator.attrgetter(name), False)
     return Operation(kind, name, getattr(private.numpy.ndarray, name), name in _WRITING_METHODS or _is_in_place(name))
+
+
+# --- what torch translates to other numbers -----------------------------------------------------------------------
+# At infinities, zeros with signs and what is not a number these follow numpy, whose documentation of each function says what
+# they give. Keywords, as ``out=``, they do not take: numpy computes then.
+
+
+def _tensor(value: Any) -> Any:
+    return value.tensor if isinstance(value, private.numpy.ndarray) else value
+
+
+def _sign(x: Any) -> Any:
+    x = _tensor(x)
+    return torch.where(x.isnan(), x, x.sign()) if x.is_floating_point() else x.sign()
+
+
+def _cube_root(x: Any) -> Any:
+    """A power, and one step of Newton's method."""
+    x = _tensor(x)
+    if x.dtype is torch.float16:
+        return _cube_root(x.float()).half()
+    if not x.is_floating_point():
+        x = x.double()
+    near = torch.copysign(x.abs() ** (1 / 3), x)
+    better = near - (near * near * near - x) / (3 * near * near)
+    return torch.where(better.isfinite(), better, near)
+
+
+def _heaviside(x: Any, at_zero: Any) -> Any:
+    x, at_zero = _tensor(x), _tensor(at_zero)
+    found = private.numpy.heaviside(x, at_zero).tensor
+    return torch.where(x.isnan(), x, found)
+
+
+def _parts(x: Any) -> Any:
+    """Fraction and whole part, both with the sign of ``x``."""
+    x = _tensor(x)
+    whole = x.trunc()
+    return torch.copysign(torch.where(x.isinf(), torch.zeros_like(x), x - whole), x), whole
+
+
+def _remainder(x: Any, y: Any) -> Any:
+    """With the sign of the divisor, also where it is zero."""
+    found = _by_divisor("remainder", x, y)
+    if not found.is_floating_point():
+        return found
+    y = _tensor(y)
+    signed = torch.copysign(found, y if isinstance(y, torch.Tensor) else torch.tensor(float(y), dtype=found.dtype))
+    return torch.where(found == 0, signed, found)
+
+
+def _by_divisor(name: str, x: Any, y: Any) -> torch.Tensor:
+    """A quotient or remainder; of an integer by zero it is zero, where torch raises."""
+    function, given, divisor = getattr(private.numpy, name), _tensor(x), _tensor(y)
+    floats = (isinstance(v, float) or (isinstance(v, torch.Tensor) and v.is_floating_point()) for v in (given, divisor))
+    if any(floats) or not isinstance(divisor, torch.Tensor):
+        return function(x, y).tensor
+    by_zero = divisor == 0
+    found = function(x, private.numpy.ndarray(torch.where(by_zero, torch.ones_like(divisor), divisor))).tensor
+    return torch.where(by_zero, torch.zeros_like(found), found)
+
+
+def _quotient(x: Any, y: Any) -> Any:
+    return _by_divisor("floor_divide", x, y)
+
+
+def _truncated_remainder(x: Any, y: Any) -> Any:
+    return _by_divisor("fmod", x, y)
+
+
+def _divided(x: Any, y: Any) -> Any:
+    return _quotient(x, y), _remainder(x, y)
+
+
+def _power(x: Any, y: Any) -> Any:
+    exponent = _tensor(y)
+    if isinstance(exponent, torch.Tensor) and not (exponent.is_floating_point() or exponent.is_complex()):
+        base = _tensor(x)
+        if not (isinstance(base, torch.Tensor) and (base.is_floating_point() or base.is_complex())):
+            raise NotImplementedError("numpy refuses negative exponents of integers, which only data decides")
+    return private.numpy.power(x, y).tensor
+
+
+def _in_place(function: Callable[[Any, Any], torch.Tensor]) -> Callable[[Any, Any], torch.Tensor]:
+    def run(x: Any, y: Any) -> torch.Tensor:
+        return _tensor(x).copy_(function(x, y))
+
+    return run
+
+
+def _reversed(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda x, y: function(y, x)
+
+
+_OWN: dict[str, Callable[..., Any]] = {
+    "sign": _sign, "cbrt": _cube_root, "heaviside": _heaviside, "modf": _parts, "divmod": _divided, "rdivmod": _reversed(_divided),
+    **dict.fromkeys(("mod", "remainder"), _remainder), "rmod": _reversed(_remainder), "imod": _in_place(_remainder),
+    **dict.fromkeys(("floordiv", "floor_divide"), _quotient), "rfloordiv": _reversed(_quotient), "ifloordiv": _in_place(_quotient),
+    "fmod": _truncated_remainder,
+    **dict.fromkeys(("power", "pow"), _power), "rpow": _reversed(_power), "ipow": _in_place(_power),
+}  # fmt: skip
+"""By the name of a function, an operator or a special method without underscores."""
 
 
 def _is_in_place(name: str) -> bool:

@@ -374,6 +374,7 @@ static inline @f erf(@f x) {
 QUOTIENT_BY = """
 static inline @f quotient_by(@f x, @f y, @f inverse) {  // x / y, with 1 / y at hand
   @f q = x * inverse, r = fma(fma(-q, y, x), inverse, q);
+  r = q == 0.0f ? q : r;  // of whichever sign
   return __builtin_expect(any_lane(r != r), 0) ? x / y : r;  // also where x or y is infinite or y too small
 }
 """.strip()
