@@ -38,9 +38,13 @@ class Refused(Exception):
     """numpy raises; the program would see that, too."""
 
 
-def example(fake: torch.Tensor, name: str) -> Any:
-    """An array like a fake tensor, with elements that the operation ``name`` takes: indices, or matrices with inverses."""
+def example(fake: torch.Tensor, name: str, *, small: bool) -> Any:
+    """An array like a fake tensor, with elements that the operation ``name`` takes: indices, or matrices with inverses. A ``small``
+    one has as many dimensions, in the same order in memory, of which those that are equal stay so."""
     sizes, strides = ([torch_private.size_hint(n) for n in given] for given in (fake.shape, fake.stride()))
+    if small:
+        sizes = [n if n <= 16 else 17 + n % 8 for n in sizes]
+        strides = _dense(sizes, strides)
     extent = 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True)) if all(sizes) else 0
     with torch_private.without_torch_function(), torch_private.real_tensors():
         if extent > COMPARED:  # zeros that nobody looks at take no memory
@@ -52,6 +56,15 @@ def example(fake: torch.Tensor, name: str) -> Any:
         if name.startswith("linalg.") and fake.ndim > 1 and sizes[-1] == sizes[-2] and fake.dtype.is_floating_point:
             array.copy_(array + array.mT + sizes[-1] * torch.eye(sizes[-1]))  # positive definite
         return array.numpy()
+
+
+def _dense(sizes: list[int], strides: list[int]) -> list[int]:
+    """Strides without gaps, in the order of ``strides``; of 0 where those are."""
+    found, step = [0] * len(sizes), 1
+    for d in sorted(range(len(sizes)), key=lambda d: (strides[d], -d)):
+        if strides[d]:
+            found[d], step = step, step * max(sizes[d], 1)
+    return found
 
 
 def _elements(dtype: torch.dtype, count: int, small: bool) -> torch.Tensor:

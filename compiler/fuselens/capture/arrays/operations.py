@@ -87,8 +87,9 @@ def _node(m: Machine, kind: str, target: Any, args: tuple[Value, ...], what: str
 class _Given:
     """The arguments of one operation: the values themselves, what a node takes for them, and arrays like them."""
 
-    def __init__(self, m: Machine, operation: torch_private.Operation, what: str) -> None:
+    def __init__(self, m: Machine, operation: torch_private.Operation, what: str, *, small: bool = False) -> None:
         self.m = m
+        self.small = small  # the examples are smaller than what they are like
         self.what = what
         self.name = operation.name
         self.writes = operation.writes
@@ -122,7 +123,7 @@ class _Given:
         self.sizes_are_known &= None not in map(torch_private.number_hint, held.fake.shape)
         array = next((e for e, v in self.arrays if v is value), None)
         if array is None:
-            array = examples.example(held.fake, self.name)
+            array = examples.example(held.fake, self.name, small=self.small)
             array = classify.numpy().flip(array, value.flips) if value.flips else array
             array = array[()] if value.is_number else array
             self.arrays.append((array, value))
@@ -212,11 +213,14 @@ def compute(
     if operation is None:
         raise Break("FL104", what=what, why="torch does not translate this operation of arrays")
     given = _Given(m, operation, what)
-    pairs = [given.argument(deep_use(m, a)) for a in args]
-    named = {k: given.argument(deep_use(m, v)) for k, v in kwargs.items()}
+    args, kwargs = [deep_use(m, a) for a in args], {k: deep_use(m, v) for k, v in kwargs.items()}
+    pairs, named = [given.argument(a) for a in args], {k: given.argument(v) for k, v in kwargs.items()}
     example = [e for _, e in pairs], {k: e for k, (_, e) in named.items()}
-    wanted = _asked(operation, function, example, what) if given.sizes_are_known else _UNASKED
-    if operation.name in _DESCRIBING and wanted is not _UNASKED:
+    if given.sizes_are_known and not examples.is_affordable(operation.name, examples.count(example)):
+        given = _Given(m, operation, what, small=True)
+        example = [given.argument(a)[1] for a in args], {k: given.argument(v)[1] for k, v in kwargs.items()}
+    wanted = _asked(operation, function, example, given) if given.sizes_are_known else _UNASKED
+    if operation.name in _DESCRIBING and wanted is not _UNASKED and not given.small:
         return from_plain(wanted, what)
     _guard_errors(m, what)
     nodes = tuple(v for v, _ in pairs), {k: v for k, (v, _) in named.items()}
@@ -228,23 +232,23 @@ def compute(
 
 
 def _asked(
-    operation: torch_private.Operation, function: Any, example: tuple[list[Any], dict[str, Any]], what: str
+    operation: torch_private.Operation, function: Any, example: tuple[list[Any], dict[str, Any]], given: _Given
 ) -> Any:
-    """What numpy gives for the example; :data:`_UNASKED` where that would take long, or depends on the elements."""
+    """What numpy gives for the example; :data:`_UNASKED` where that depends on the elements, or on the sizes that small examples
+    do not have."""
     args, kwargs = example
-    count = examples.count([args, kwargs])
-    if not examples.is_affordable(operation.name, count):
-        return _UNASKED
-    compared = count <= examples.COMPARED and examples.defined(operation.name) and operation.name not in _DESCRIBING
-    copies = examples.copied((args, kwargs)) if compared else None
+    compared = examples.count(example) <= examples.COMPARED and examples.defined(operation.name)
+    copies = examples.copied((args, kwargs)) if compared and operation.name not in _DESCRIBING else None
     try:
         wanted = examples.made(function, args, kwargs)
     except examples.Unknown:
         return _UNASKED
     except examples.Refused as e:
-        raise Break("FL104", what=what, why=f"numpy refuses it ({e})") from None
+        if given.small:
+            return _UNASKED
+        raise Break("FL104", what=given.what, why=f"numpy refuses it ({e})") from None
     if copies is not None and not _agrees(operation, copies, wanted, args):
-        raise Break("FL104", what=what, why="torch's translation of it gives other numbers than numpy")
+        raise Break("FL104", what=given.what, why="torch's translation of it gives other numbers than numpy")
     return wanted
 
 
@@ -289,6 +293,10 @@ def _unasked(m: Machine, found: Value, given: _Given, operation: torch_private.O
     same = next((v for _, v in given.arrays if v.memory is found and operation.writes), None)
     if same is not None:
         return same
+    if found.fake.is_floating_point() and not any(
+        v.memory.fake.is_floating_point() for _, v in given.arrays if v.memory
+    ):
+        raise Break("FL104", what=given.what, why="the dtype that numpy gives is not known beforehand")
     if _shares(found, given):
         found = _node(m, "call_method", "clone", (found,), given.what)
     return ArrayValue(found, is_number=found.fake.ndim == 0)
@@ -299,7 +307,9 @@ def _mended(m: Machine, found: TensorValue, wanted: Any, given: _Given) -> Tenso
     numpy, what = classify.numpy(), given.what
     fake = found.fake
     sizes = [torch_private.number_hint(n) for n in fake.shape]
-    same = len(sizes) == wanted.ndim and all(a in (None, b) for a, b in zip(sizes, wanted.shape, strict=True))
+    same = len(sizes) == wanted.ndim
+    if same and not given.small:
+        same = all(a in (None, b) for a, b in zip(sizes, wanted.shape, strict=True))
     if not same or fake.device.type != "cpu":
         raise Break("FL104", what=what, why="torch's translation of it gives another shape than numpy")
     dtype = _dtype(wanted.dtype, what)
@@ -312,7 +322,7 @@ def _mended(m: Machine, found: TensorValue, wanted: Any, given: _Given) -> Tenso
         raise Break("FL104", what=what, why="numpy's result is a view, and that of torch's translation is not")
     if not shared and _shares(found, given):
         found = _node(m, "call_method", "clone", (found,), what)
-    return found if shared else _laid_out(m, found, wanted, what)
+    return found if shared else _laid_out(m, found, wanted, what, given.small)
 
 
 def _is_narrower(found: Value, wanted: Any) -> bool:
@@ -343,12 +353,14 @@ def _shares(found: TensorValue, given: _Given) -> bool:
     return any(v.memory is not None and key(v.memory.fake) == key(found.fake) for _, v in given.arrays)
 
 
-def _laid_out(m: Machine, found: TensorValue, wanted: Any, what: str) -> TensorValue:
-    """A new tensor with its elements in the order in which numpy has them."""
+def _laid_out(m: Machine, found: TensorValue, wanted: Any, what: str, small: bool) -> TensorValue:
+    """A new tensor with its elements in the order in which numpy has them; a ``small`` example tells the order alone."""
     if None in map(torch_private.number_hint, found.fake.shape):
         return found
     strides = [torch_private.size_hint(s) * wanted.itemsize for s in found.fake.stride()]
-    if all(a == b for n, a, b in zip(wanted.shape, strides, wanted.strides, strict=True) if n > 1) or not wanted.size:
+    places = [(a, b) for n, a, b in zip(wanted.shape, strides, wanted.strides, strict=True) if n > 1]
+    in_order = sorted(places, key=lambda p: -p[0]) == sorted(places, key=lambda p: -p[1])
+    if not wanted.size or (in_order if small else all(a == b for a, b in places)):
         return found
     order = sorted(range(wanted.ndim), key=lambda d: (-wanted.strides[d], d))  # from the outermost dimension
     back = sorted(range(wanted.ndim), key=order.__getitem__)
