@@ -164,3 +164,45 @@ def test_distributed_tensors(mesh: Any) -> None:
     torch.testing.assert_close(found.to_local(), wanted.to_local())
     assert (graphs(compiled), codes(compiled)) == (1, [])
     assert kernels(compiled)
+
+
+def test_distributed_tensors_are_made_and_laid_out_anew(mesh: Any) -> None:
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+    x = distribute_tensor(some(4, 3), mesh, [Shard(0)])
+
+    def local(x, t):
+        made = DTensor.from_local(t * 2, mesh, [Replicate()]) * 3
+        whole = x.redistribute(placements=[Replicate()]).full_tensor().mean()
+        return made.to_local() + x.to_local().sum() + whole, made.placements[0].is_replicate()
+
+    compiled = fuselens.compile(local)
+    found, wanted = compiled(x, some(3)), local(x, some(3))
+    torch.testing.assert_close(found[0], wanted[0])
+    assert found[1] is wanted[1]
+    assert (graphs(compiled), codes(compiled)) == (1, [])
+
+
+class Perceptron(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(3, 8), torch.nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x)))
+
+
+def test_a_module_of_parallel_layers_trains(mesh: Any) -> None:
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    torch.manual_seed(0)
+    model = parallelize_module(Perceptron(), mesh, {"first": ColwiseParallel(), "second": RowwiseParallel()})
+    compiled = fuselens.compile(model)
+    gradients = []
+    for function in (model, compiled):
+        function(some(4, 3)).sum().backward()
+        gradients.append([p.grad.full_tensor().clone() for p in model.parameters()])
+        model.zero_grad()
+    for found, wanted in zip(*gradients, strict=True):
+        torch.testing.assert_close(found, wanted)
+    assert (graphs(compiled), codes(compiled)) == (1, [])

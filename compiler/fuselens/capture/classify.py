@@ -262,6 +262,12 @@ def is_numpy_description(kind: type) -> bool:
     return bool(NUMPY_SCALARS) and issubclass(kind, (numpy().dtype, numpy().finfo, numpy().iinfo))
 
 
+def is_placement(kind: type) -> bool:
+    """Whether instances of a class say how a tensor is laid out over a mesh, and do not change."""
+    loaded = sys.modules.get("torch.distributed.tensor.placement_types")
+    return loaded is not None and issubclass(kind, loaded.Placement)
+
+
 # builtins without side effects: computed while tracing when every argument is a constant
 FOLDED: frozenset[Any] = frozenset(
     [

@@ -12,6 +12,7 @@ import torch
 
 from .. import classify
 from ..breaks import Break, raising
+from ..rules import distributed as distributed
 from ..rules import torch_function
 from ..tracing import wrappers
 from ..tracing.wrapping import CONSTANT_TYPES
@@ -41,6 +42,10 @@ def construct(m: Machine, cls: type, args: list[Value], kwargs: dict[str, Value]
         and m.tracer.are_arguments([*args, *kwargs.values()])
     ):
         return m.use(m.tracer.call("call_function", cls, tuple(args), kwargs, cls.__qualname__))
+    if classify.is_placement(cls):
+        known = [plain(deep_use(m, v)) for v in (*args, *kwargs.values())]
+        if not any(v is UNKNOWN for v in known):
+            return Known(cls(*known[: len(args)], **dict(zip(kwargs, known[len(args) :], strict=True))))
     maker, place = attributes.class_member(m, cls, "__new__")
     if isinstance(maker, staticmethod):
         maker = maker.__func__

@@ -104,7 +104,8 @@ _BY_TYPE: PerKind[Value] = PerKind(_without_rule)
 
 
 def _belongs_to_pure(obj: Any) -> bool:
-    return issubclass(type(getattr(obj, "__self__", None)), PURE)  # not isinstance, which may run code of the class
+    owner = type(getattr(obj, "__self__", None))
+    return issubclass(owner, PURE) or classify.is_placement(owner)  # not isinstance, which may run code of the class
 
 
 @_BY_TYPE.of(types.MethodWrapperType)

@@ -150,6 +150,17 @@ class Wrap(Called):
         return self.form.wrapper(iter(parts))
 
 
+class Whole(Called):
+    """Calls a function that makes, changes or takes apart a wrapper; what else than a tensor it is given is always the same."""
+
+    def __init__(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        self.function, self.args, self.kwargs = function, args, kwargs
+        self.__module__, self.__name__, self.__qualname__ = "fuselens", function.__name__, function.__qualname__
+
+    def __call__(self, tensor: Any) -> Any:
+        return self.function(tensor, *self.args, **self.kwargs)
+
+
 def _bare(wrapper: Any) -> Any:
     """A wrapper without the one that tracing may have put around it."""
     return wrapper if wraps(wrapper) else torch_private.from_functional(wrapper)

@@ -168,6 +168,7 @@ def _is_known_by_identity(kind: type) -> bool:
         or kind in IMMUTABLE
         or classify.is_numpy_description(kind)
         or classify.is_library_kind(kind)
+        or classify.is_placement(kind)
     )
 
 

@@ -45,12 +45,17 @@ def _of_wrapper(m: Machine, value: WrapperValue, name: str) -> Value:
     if name in value.form.names and (value.source is None or value.form.requires_grad):
         what = f"{value.describe()}.{name}"
         return m.tracer.call("call_function", wrappers.Held(value.form, name), (value,), {}, what)
-    if name not in vars(wrapper):
-        return _of_tensor(m, value, name)
-    obj = vars(wrapper)[name]
+    defined, place = class_member(m, value.kind, name)
+    in_slot = type(defined) is types.MemberDescriptorType
+    if name not in vars(wrapper) and not in_slot:  # a library's class, too, may have more than tensors have
+        more = defined is not ABSENT and defined is not class_attribute(torch.Tensor, name)
+        return bind(m, defined, value, name, place) if more and place is None else _of_tensor(m, value, name)
+    obj = getattr(wrapper, name)
     if value.source is None:  # its context, which is the same in each call
-        return m.use(m.tracer.lazy(obj, src.constant(obj, f"{value.describe()}.{name}")))
-    return m.use(m.tracer.lazy(obj, src.attribute(value.source, name)))
+        source = src.constant(obj, f"{value.describe()}.{name}")
+    else:
+        source = src.generic_attribute(value.source, name) if in_slot else src.attribute(value.source, name)
+    return m.use(m.tracer.lazy(obj, source))
 
 
 @ATTRIBUTES.of(TensorValue)
