@@ -113,3 +113,36 @@ def test_program(program: Program) -> None:
         breaks = compiled.__fuselens__.recorder.report.breaks
         assert graphs <= most, f"{graphs} graphs, where torch.compile has {most}"
         assert graphs or not breaks, f"no graph, where torch.compile has {most}"
+
+
+NOT_WHOLE = {
+    "array_objects-of_arguments_to_read": "an array that may not be written to",
+    "assertions-in_a_module": "an assertion after a write to a buffer",
+    "assertions-of_what_is_ambiguous": "an assertion of several elements, which eager refuses",
+    "data-text_of_an_item": "text of a number that only data decides",
+    "data-loop_over_an_item": "a loop over as many turns as only data decides",
+    "subclasses-nested": "nested tensors",
+    "subclasses-values_of_a_nested_one": "nested tensors",
+    "transforms-not_a_scalar": "an exception that a transform raises while it is traced, and the program handles",
+}
+"""What ``torch.compile`` takes whole and we do not, by the name of the case."""
+
+
+def whole_cases() -> list[Any]:
+    marked = []
+    for kind, module in KINDS.items():
+        for program in module.programs.all:
+            name = f"{kind}-{program.name}"
+            marks = [pytest.mark.xfail(reason=NOT_WHOLE[name], strict=True)] if name in NOT_WHOLE else []
+            marked.append(pytest.param(program, id=name, marks=marks))
+    return marked
+
+
+@pytest.mark.parametrize("program", whole_cases())
+def test_program_in_one_graph(program: Program) -> None:
+    """With ``fullgraph=True`` we take what the other compiler takes, and give eager's values."""
+    wanted = outcome(program.call, program)
+    torch._dynamo.reset()
+    if not agree(outcome(torch.compile(program.call, backend="eager", fullgraph=True), program), wanted):
+        pytest.skip("torch.compile does not take it whole, or gives something else")
+    same(parts(outcome(fuselens.compile(program.call, backend="eager", fullgraph=True), program)), parts(wanted))

@@ -251,7 +251,6 @@ def of_an_item(t, n):
 @programs(lambda: (some(4),))
 def other_checks(t):
     torch._check(t.shape[0] > 2, lambda: "few")
-    torch._check_is_size(t.shape[0])
     return t + 1
 
 

@@ -47,7 +47,7 @@ _IN_PLACE = {
     operator.ior: operator.or_, operator.ixor: operator.xor, operator.ilshift: operator.lshift, operator.irshift: operator.rshift,
     operator.imatmul: operator.matmul,
 }  # fmt: skip
-_UNASKED = object()
+_UNASKED: Any = object()
 
 
 # --- tensors of arrays ------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import torch
 from ... import torch_private
 from ..breaks import Break
 from ..hook import _hook
-from ..values.algebra import TensorValue, WrapperValue
+from ..values.algebra import SequenceValue, TensorValue, WrapperValue
 from . import graph_inputs
 from . import sources as src
 from .sources import Source
@@ -220,11 +220,12 @@ def made(tracer: Tracer, node: fx.Node) -> WrapperValue:
 
 def inner(tracer: Tracer, value: WrapperValue) -> list[TensorValue]:
     """The plain tensors that a wrapper is made of, as nodes of the graph."""
-    parts = value.inner
-    if parts is None:
+    if value.inner is None:
         found = tracer.call("call_function", Unwrap(value.form), (value,), {}, value.describe())
-        parts = value.inner = [tracer.use(part) for part in found.items]  # type: ignore[attr-defined,misc]
-    return parts
+        assert isinstance(found, SequenceValue)
+        parts = [tracer.use(part) for part in found.items]
+        value.inner = [part for part in parts if isinstance(part, TensorValue)]
+    return value.inner
 
 
 def is_made_of_plain_fakes(result: Any) -> bool:
