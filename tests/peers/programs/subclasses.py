@@ -241,15 +241,6 @@ def compressed_in_the_graph(t):
     return w.dequantised(), torch.nn.functional.linear(some(2, 4), w)
 
 
-@programs(
-    lambda: (Pair(some(4), some(4) * 2).requires_grad_(),),
-    gap="a backward pass through a wrapper, inside of the function",
-)
-def gradients_of_wrappers(p):
-    q = (p * p).sin()
-    return q, torch.autograd.grad(q, p, Pair(some(4), some(4)))
-
-
 class Logging(Pair):
     """Another class of the same kind, whose dispatch is inherited."""
 

@@ -281,14 +281,6 @@ def cond_with_gradients(t):
     return torch.autograd.grad(out, t)
 
 
-@programs(lambda: (some(4),))
-def cond_that_differs(t):
-    try:
-        return torch.cond(t.sum() > 0, lambda v: v.sin(), lambda v: v.sum(), (t,))
-    except Exception as e:  # noqa: BLE001
-        return type(e).__name__ != "", t + 1
-
-
 @programs(lambda: (torch.tensor(0), some(3)))
 def loop_with_closures(i, t):
     limit = torch.tensor(3)
