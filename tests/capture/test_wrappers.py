@@ -142,7 +142,10 @@ def mesh() -> Iterator[Any]:
     """A mesh of this process alone."""
     if not dist.is_available():
         pytest.skip("torch was built without distributed computing")
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    except RuntimeError as error:
+        pytest.skip(f"no group of processes: {error}")  # gloo looks for the address of this host
     from torch.distributed.device_mesh import init_device_mesh
 
     yield init_device_mesh("cpu", (1,))
