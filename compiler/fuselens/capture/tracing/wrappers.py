@@ -62,11 +62,6 @@ class Form:
         shown = tuple(wrapper.shape), tuple(wrapper.stride()), wrapper.requires_grad
         return Form(type(wrapper), tuple(held), forms, beside, context, *shown)
 
-    @property
-    def count(self) -> int:
-        """How many plain tensors it is taken apart into."""
-        return sum(1 if form is None else form.count for form in self.forms)
-
     def matches(self, wrapper: Any) -> bool:
         """Whether another wrapper is put together in the same way."""
         if type(wrapper) is not self.cls or wrapper.requires_grad != self.requires_grad:
@@ -115,7 +110,7 @@ class Called:
     def __init__(self, form: Form) -> None:
         self.form = form
         self.__module__ = "fuselens"
-        self.__name__ = self.__qualname__ = f"{type(self).__name__.strip('_').lower()}_{form.cls.__name__}"
+        self.__name__ = self.__qualname__ = f"{type(self).__name__.lower()}_{form.cls.__name__}"
 
     def __deepcopy__(self, memo: Any) -> Any:
         return self
