@@ -22,17 +22,14 @@ class Program:
 
 
 class Programs:
-    """A module's programs, in the order in which they are written. ``gap`` is that of those which do not say otherwise."""
+    """A module's programs, in the order in which they are written."""
 
-    def __init__(self, gap: str = "") -> None:
+    def __init__(self) -> None:
         self.all: list[Program] = []
-        self.gap = gap
 
-    def __call__(
-        self, arguments: Make = tuple, gap: str | None = None
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def __call__(self, arguments: Make = tuple, gap: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def kept(call: Callable[..., Any]) -> Callable[..., Any]:
-            self.all.append(Program(call.__name__, call, arguments, self.gap if gap is None else gap))
+            self.all.append(Program(call.__name__, call, arguments, gap))
             return call
 
         return kept

@@ -3,7 +3,7 @@ and its test fails as soon as it is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,18 @@ KINDS = {
 }  # fmt: skip
 
 
-def cases() -> list[Any]:
+def cases(gaps: Mapping[str, str]) -> list[Any]:
+    """The programs by name; those in ``gaps`` are not taken yet."""
     marked = []
     for kind, module in KINDS.items():
         for program in module.programs.all:
-            marks = [pytest.mark.xfail(reason=program.gap, strict=True)] if program.gap else []
-            marked.append(pytest.param(program, id=f"{kind}-{program.name}", marks=marks))
+            name = f"{kind}-{program.name}"
+            marks = [pytest.mark.xfail(reason=gaps[name], strict=True)] if gaps.get(name) else []
+            marked.append(pytest.param(program, id=name, marks=marks))
     return marked
+
+
+GAPS = {f"{kind}-{p.name}": p.gap for kind, module in KINDS.items() for p in module.programs.all}
 
 
 def outcome(call: Callable[..., Any], program: Program) -> tuple[Any, ...]:
@@ -99,18 +104,17 @@ def agree(found: Any, wanted: Any) -> bool:
     return True
 
 
-@pytest.mark.parametrize("program", cases())
+@pytest.mark.parametrize("program", cases(GAPS))
 def test_program(program: Program) -> None:
     wanted = outcome(program.call, program)
     torch._dynamo.reset()
     most, peers, _ = counted(torch.compile, program)
-    graphs, captured, compiled = counted(fuselens.compile, program)
+    graphs, captured, counting = counted(fuselens.compile, program)
     same(parts(captured), parts(wanted))
     fuselens.reset()
-    compiled = fuselens.compile(program.call)
-    same(parts(outcome(compiled, program)), parts(wanted))
+    same(parts(outcome(fuselens.compile(program.call), program)), parts(wanted))
     if agree(peers, wanted) and most:  # where it captures nothing, more graphs are better
-        breaks = compiled.__fuselens__.recorder.report.breaks
+        breaks = counting.__fuselens__.recorder.report.breaks
         assert graphs <= most, f"{graphs} graphs, where torch.compile has {most}"
         assert graphs or not breaks, f"no graph, where torch.compile has {most}"
 
@@ -128,17 +132,7 @@ NOT_WHOLE = {
 """What ``torch.compile`` takes whole and we do not, by the name of the case."""
 
 
-def whole_cases() -> list[Any]:
-    marked = []
-    for kind, module in KINDS.items():
-        for program in module.programs.all:
-            name = f"{kind}-{program.name}"
-            marks = [pytest.mark.xfail(reason=NOT_WHOLE[name], strict=True)] if name in NOT_WHOLE else []
-            marked.append(pytest.param(program, id=name, marks=marks))
-    return marked
-
-
-@pytest.mark.parametrize("program", whole_cases())
+@pytest.mark.parametrize("program", cases(NOT_WHOLE))
 def test_program_in_one_graph(program: Program) -> None:
     """With ``fullgraph=True`` we take what the other compiler takes, and give eager's values."""
     wanted = outcome(program.call, program)

@@ -401,9 +401,7 @@ class Editor:
                 await asyncio.sleep(0.02)
             elif any(d.data and d.data.get("predicted") for d in self.diagnostics[uri].diagnostics):
                 try:
-                    await self.published(
-                        uri, lambda: None, 15
-                    )  # where nothing runs yet, it is found out what is to run it
+                    await self.published(uri, lambda: None, 15)  # the server may yet look for what is to run it
                 except TimeoutError:
                     if not self._is_checking():
                         break  # nothing is to be executed

@@ -67,9 +67,7 @@ class OperatorRecorder(torch_private.RecordingMode):
         self._nodes: dict[int, fx.Node] = {}  # id(tensor) → node
         self._alive: list[torch.Tensor] = []  # keeps the ids above valid
         self._hands_on = False  # an operator was called again, for the class of its operands
-        self._within: dict[
-            int, torch.Tensor
-        ] = {}  # by id: tensors of classes of the program inside of functional wrappers
+        self._within: dict[int, torch.Tensor] = {}  # by id: wrappers that are inside of functional ones
         self._values: dict[Any, Any] = {}  # value number → output of the operator
         self._sizes: dict[Any, Callable[[], fx.Node] | fx.Node] = {}  # sympy expression → how to compute it
         self._constants = 0
@@ -204,7 +202,7 @@ class OperatorRecorder(torch_private.RecordingMode):
         kwargs = kwargs or {}
         if self.paused:
             return func(*args, **kwargs)
-        if any(issubclass(t, torch.Tensor) and hasattr(t, "__tensor_flatten__") for t in types):
+        if any(map(torch_private.is_wrapper_class, types)):
             return self._by_class(func, args, kwargs)
         policy = self.policy
         if policy is None:
@@ -231,13 +229,13 @@ class OperatorRecorder(torch_private.RecordingMode):
             torch_private.functionalize_again()
             return NotImplemented  # then torch asks the class
         given = [t for t in torch_private.PYTREE.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-        taken_off = any(id(t) in self._within or not hasattr(t, "__tensor_flatten__") for t in given)
+        taken_off = any(id(t) in self._within or not torch_private.is_wrapper_class(type(t)) for t in given)
         self._hands_on = True
         with self, torch_private.functionalization_again():
             found = func(*args, **kwargs)
 
         def to_be_wrapped(tensor: torch.Tensor) -> torch.Tensor:
-            if hasattr(tensor, "__tensor_flatten__"):
+            if torch_private.is_wrapper_class(type(tensor)):
                 self._within[id(tensor)] = tensor
             return torch_private.from_functional(tensor)
 

@@ -13,7 +13,7 @@ _MODULES = (
     "instructions.attributes", "instructions.calls", "instructions.containers", "instructions.exceptions",
     "instructions.generators", "instructions.imports", "instructions.jumps", "instructions.match",
     "instructions.operators", "instructions.stack", "instructions.text", "instructions.variables",
-    "rules.builtin_calls", "rules.copying", "rules.library", "rules.numbers", "rules.objects", "rules.pytree",
+    "rules.builtin_calls", "rules.copying", "rules.distributed", "rules.library", "rules.numbers", "rules.objects", "rules.pytree",
     "rules.templates", "rules.torch_calls",
     "values.assignments", "values.attributes", "values.container_operators", "values.hashing", "values.identity",
     "values.iterators", "values.known", "values.operators", "values.subscripts", "values.text", "values.truth",

@@ -245,6 +245,7 @@ from .torch_function import (
     example,
     function_state,
     function_state_flags,
+    is_wrapper_class,
     mode_at,
     overheard,
     plainly,

@@ -135,6 +135,11 @@ def array_of(dtype: torch.dtype) -> Any:
     return torch.empty(0, dtype=dtype).numpy()
 
 
+def is_wrapper_class(cls: type) -> bool:
+    """Whether objects of a class are tensors that wrap others, and say how."""
+    return issubclass(cls, torch.Tensor) and hasattr(cls, "__tensor_flatten__") and hasattr(cls, "__tensor_unflatten__")
+
+
 def asks_class(given: Any) -> bool:
     """Whether torch functions that are given this object ask its class."""
     cls = type(given)

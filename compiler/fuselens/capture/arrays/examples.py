@@ -8,7 +8,7 @@ and aliases of its results, and what it raises. Where the arrays are small, the 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -79,7 +79,7 @@ def _elements(dtype: torch.dtype, count: int, small: bool) -> torch.Tensor:
 
 def count(values: Any) -> int:
     """The elements of the arrays in arguments."""
-    return sum(v.size for v in _leaves(values) if isinstance(v, classify.numpy().ndarray))
+    return sum(v.size for v in torch_private.PYTREE.tree_leaves(values) if isinstance(v, classify.numpy().ndarray))
 
 
 def is_affordable(name: str, elements: int) -> bool:
@@ -103,18 +103,16 @@ def made(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 def copied(values: Any) -> Any:
     """Arguments as an operation takes them: with tensors of the same elements for arrays and numbers, names for dtypes."""
+    return torch_private.PYTREE.tree_map(_copied, values)
+
+
+def _copied(value: Any) -> Any:
     numpy = classify.numpy()
-    if isinstance(values, numpy.ndarray):
-        return _as_laid_out(values)
-    if isinstance(values, numpy.generic):
-        return torch.from_numpy(numpy.array(values))
-    if isinstance(values, (type, numpy.dtype)):
-        return numpy.dtype(values).name
-    if type(values) in (list, tuple):
-        return type(values)(map(copied, values))
-    if type(values) is dict:
-        return {k: copied(v) for k, v in values.items()}
-    return values
+    if isinstance(value, numpy.ndarray):
+        return _as_laid_out(value)
+    if isinstance(value, numpy.generic):
+        return torch.from_numpy(numpy.array(value))
+    return numpy.dtype(value).name if isinstance(value, (type, numpy.dtype)) else value
 
 
 def _as_laid_out(array: Any) -> torch.Tensor:
@@ -148,15 +146,5 @@ def defined(name: str) -> bool:
 def shares(result: Any, arguments: Any) -> bool:
     """Whether an array has memory of an argument."""
     numpy = classify.numpy()
-    arrays = (a for a in _leaves(arguments) if isinstance(a, numpy.ndarray))
+    arrays = (a for a in torch_private.PYTREE.tree_leaves(arguments) if isinstance(a, numpy.ndarray))
     return isinstance(result, numpy.ndarray) and any(numpy.may_share_memory(result, a) for a in arrays)
-
-
-def _leaves(values: Any) -> Iterator[Any]:
-    if isinstance(values, (list, tuple)):
-        for v in values:
-            yield from _leaves(v)
-    elif isinstance(values, dict):
-        yield from _leaves(list(values.values()))
-    else:
-        yield values

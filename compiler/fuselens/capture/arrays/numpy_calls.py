@@ -34,22 +34,12 @@ def called(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value
     given = [m.use(a) for a in args]
     if operation is not None and operation.name in ("array", "asarray") and given and isinstance(given[0], TensorValue):
         given[0] = array_of(m, given[0], [], {})
-    if not arrays.holds_array(m, (*given, *kwargs.values())):
+    if next(arrays.arrays_in(m, (*given, *kwargs.values())), None) is None:
         return _without_arrays(m, operation, function, given, kwargs, what)
     if function in classify.NUMPY_SCALARS and len(given) == 1 and isinstance(given[0], ArrayValue):
         cast = torch_private.operation_of_array("method", "astype")
-        return arrays.compute(m, cast, _Cast(function), [given[0], Known(function)], kwargs, what)
+        return arrays.compute(m, cast, lambda value, dtype: function(value), [given[0], Known(function)], kwargs, what)
     return arrays.compute(m, operation, function, given, kwargs, what)
-
-
-class _Cast:
-    """A class of numbers that is called with a number or an array, after which a dtype is named."""
-
-    def __init__(self, kind: type) -> None:
-        self.kind = kind
-
-    def __call__(self, value: Any, dtype: type) -> Any:
-        return self.kind(value)
 
 
 def _without_arrays(

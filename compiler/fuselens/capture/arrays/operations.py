@@ -8,8 +8,9 @@ elements differ, the graph breaks and numpy computes.
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,12 +42,6 @@ _DESCRIBING = {
     "result_type", "shape", "size",
 }  # fmt: skip
 """Functions whose result no element decides."""
-_IN_PLACE = {
-    operator.iadd: operator.add, operator.isub: operator.sub, operator.imul: operator.mul, operator.itruediv: operator.truediv,
-    operator.ifloordiv: operator.floordiv, operator.imod: operator.mod, operator.ipow: operator.pow, operator.iand: operator.and_,
-    operator.ior: operator.or_, operator.ixor: operator.xor, operator.ilshift: operator.lshift, operator.irshift: operator.rshift,
-    operator.imatmul: operator.matmul,
-}  # fmt: skip
 _UNASKED: Any = object()
 
 
@@ -87,13 +82,12 @@ def _node(m: Machine, kind: str, target: Any, args: tuple[Value, ...], what: str
 class _Given:
     """The arguments of one operation: the values themselves, what a node takes for them, and arrays like them."""
 
-    def __init__(self, m: Machine, operation: torch_private.Operation, what: str, *, small: bool = False) -> None:
+    def __init__(self, m: Machine, operation: torch_private.Operation, what: str, *, small: bool) -> None:
         self.m = m
         self.small = small  # the examples are smaller than what they are like
         self.what = what
         self.name = operation.name
         self.writes = operation.writes
-        self.sizes_are_known = True
         self.arrays: list[tuple[Any, ArrayValue]] = []  # the examples, and what they are like
 
     def argument(self, value: Value) -> tuple[Value, Any]:
@@ -120,7 +114,6 @@ class _Given:
             raise Break("FL104", what=self.what, why="it may write to an array that runs backwards")
         node = elements(self.m, value, self.what)
         held = memory(self.m, value, self.what)
-        self.sizes_are_known &= None not in map(torch_private.number_hint, held.fake.shape)
         array = next((e for e, v in self.arrays if v is value), None)
         if array is None:
             array = examples.example(held.fake, self.name, small=self.small)
@@ -155,13 +148,14 @@ def _dtype(dtype: Any, what: str) -> torch.dtype:
 # --- operations -------------------------------------------------------------------------------------------------
 
 
-def holds_array(m: Machine, values: Iterable[Value]) -> bool:
-    """Whether an array is among the arguments of a call."""
+def arrays_in(m: Machine, values: Iterable[Value]) -> Iterator[ArrayValue]:
+    """The arrays among the arguments of a call."""
     for value in values:
         value = m.use(value)
-        if isinstance(value, ArrayValue) or (isinstance(value, SequenceValue) and holds_array(m, value.items)):
-            return True
-    return False
+        if isinstance(value, ArrayValue):
+            yield value
+        elif isinstance(value, SequenceValue):
+            yield from arrays_in(m, value.items)
 
 
 def operate(
@@ -169,8 +163,6 @@ def operate(
 ) -> Value:
     """A function of the module ``operator`` on values of which one is an array."""
     first = m.use(args[0])
-    if function in _IN_PLACE and not (isinstance(first, ArrayValue) and not first.is_number):
-        function = _IN_PLACE[function]
     what = f"operator {function.__name__}"
     if function is operator.getitem and isinstance(first, ArrayValue):
         found = _backwards(m, first, m.use(args[1]), what)
@@ -212,14 +204,14 @@ def compute(
     """What ``function`` of numpy's gives; ``operation`` computes it on tensors."""
     if operation is None:
         raise Break("FL104", what=what, why="torch does not translate this operation of arrays")
-    given = _Given(m, operation, what)
     args, kwargs = [deep_use(m, a) for a in args], {k: deep_use(m, v) for k, v in kwargs.items()}
+    sizes = [memory(m, v, what).fake.shape for v in arrays_in(m, [*args, *kwargs.values()])]
+    sizes_are_known = all(torch_private.number_hint(n) is not None for shape in sizes for n in shape)
+    elements_given = sum(math.prod(map(torch_private.size_hint, shape)) for shape in sizes)
+    given = _Given(m, operation, what, small=not examples.is_affordable(operation.name, elements_given))
     pairs, named = [given.argument(a) for a in args], {k: given.argument(v) for k, v in kwargs.items()}
     example = [e for _, e in pairs], {k: e for k, (_, e) in named.items()}
-    if given.sizes_are_known and not examples.is_affordable(operation.name, examples.count(example)):
-        given = _Given(m, operation, what, small=True)
-        example = [given.argument(a)[1] for a in args], {k: given.argument(v)[1] for k, v in kwargs.items()}
-    wanted = _asked(operation, function, example, given) if given.sizes_are_known else _UNASKED
+    wanted = _asked(operation, function, example, given) if sizes_are_known else _UNASKED
     if operation.name in _DESCRIBING and wanted is not _UNASKED and not given.small:
         return from_plain(wanted, what)
     _guard_errors(m, what)
@@ -434,17 +426,7 @@ def method(m: Machine, value: ArrayValue, name: str, args: list[Value], kwargs: 
     if name in ("item", "tolist") and not (args or kwargs):
         return m.call(NamedMethod(elements(m, value, what), name), [], {})
     operation = torch_private.operation_of_array("method", name)
-    return compute(m, operation, _Method(name), [value, *args], kwargs, what)
-
-
-class _Method:
-    """Calls a method of its first argument."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __call__(self, owner: Any, *args: Any, **kwargs: Any) -> Any:
-        return getattr(owner, self.name)(*args, **kwargs)
+    return compute(m, operation, getattr(value.python_type, name), [value, *args], kwargs, what)
 
 
 # --- arrays that run backwards ----------------------------------------------------------------------------------

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ... import torch_private
 from .. import classify
 from ..breaks import Break, raising
-from ..rules import distributed as distributed
 from ..rules import torch_function
-from ..tracing import wrappers
 from ..tracing.wrapping import CONSTANT_TYPES
 from ..values import attributes
 from ..values.algebra import Constant, DictValue, Known, ObjectValue, SequenceValue, TensorValue, Value
@@ -36,11 +35,7 @@ def construct(m: Machine, cls: type, args: list[Value], kwargs: dict[str, Value]
         return _by_metaclass(m, cls, args, kwargs)
     if "__del__" in {n for c in cls.__mro__ for n in vars(c)}:
         raise Break("FL104", what=cls.__qualname__, why="it has a finaliser")
-    if (
-        issubclass(cls, torch.Tensor)
-        and wrappers.is_wrapper_class(cls)
-        and m.tracer.are_arguments([*args, *kwargs.values()])
-    ):
+    if torch_private.is_wrapper_class(cls) and m.tracer.are_arguments([*args, *kwargs.values()]):
         return m.use(m.tracer.call("call_function", cls, tuple(args), kwargs, cls.__qualname__))
     if classify.is_placement(cls):
         known = [plain(deep_use(m, v)) for v in (*args, *kwargs.values())]

@@ -30,15 +30,9 @@ if TYPE_CHECKING:
     from .tracer import Tracer
 
 
-def is_wrapper_class(cls: type) -> bool:
-    """Whether tensors of a class wrap others, and say how."""
-    return hasattr(cls, "__tensor_flatten__") and hasattr(cls, "__tensor_unflatten__")
-
-
 def wraps(obj: Any) -> bool:
     """Whether an object is a tensor that wraps others, and says how. The sizes of nested tensors are no numbers."""
-    cls = type(obj)
-    return issubclass(cls, torch.Tensor) and is_wrapper_class(cls) and not obj.is_nested
+    return torch_private.is_wrapper_class(type(obj)) and not obj.is_nested
 
 
 @dataclass(frozen=True, eq=False)

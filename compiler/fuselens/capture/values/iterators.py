@@ -132,9 +132,7 @@ def _all_of_active(m: Machine, value: ActiveValue) -> list[Value]:
     return found if found is not None else _drawn(m, value)
 
 
-@_ALL_ITEMS.of(ArrayValue)
-def _all_of_array(m: Machine, value: ArrayValue) -> list[Value]:
-    return arrays.rows(m, value)
+_ALL_ITEMS.of(ArrayValue)(arrays.rows)
 
 
 @_ALL_ITEMS.of(TensorValue)

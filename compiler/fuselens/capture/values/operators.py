@@ -77,8 +77,9 @@ def operate(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Valu
     name = getattr(function, "__name__", str(function))
     if any(isinstance(a, ArrayValue) for a in args):
         args = arrays.beside_tensors(m, args, name)
-    if any(isinstance(a, ArrayValue) for a in args):
-        return arrays.operate(m, function, args, kwargs)
+        if any(isinstance(a, ArrayValue) for a in args):
+            in_place = isinstance(args[0], ArrayValue) and not args[0].is_number
+            return arrays.operate(m, function if in_place else _INPLACE.get(function, function), args, kwargs)
     if any(isinstance(a, TensorValue) for a in args):
         return _operate_on_tensors(m, function, args, kwargs, name)
     if any(isinstance(a, SymbolValue) for a in args):
