@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from fuselens import torch_private
 from fuselens.autograd.joint import Joint, trace
 from fuselens.autograd.partition import Partition, forward_only, partition
-from fuselens.pipeline import sharing
+from fuselens.pipeline.variants import sharing
 from fuselens.record.report import Span
 from fuselens.runtime.autograd_function import build
 

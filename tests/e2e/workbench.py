@@ -220,6 +220,10 @@ class Probe:
             [name, value],
         )
 
+    def value(self, name: str) -> Any:
+        """What a setting says."""
+        return self("return vscode.workspace.getConfiguration().get(argument)", name)
+
     def command(self, name: str, *arguments: Any) -> Any:
         return self("return vscode.commands.executeCommand(argument[0], ...argument[1])", [name, arguments])
 
@@ -379,7 +383,19 @@ class Workbench:
         self.visible(self.setting_item(name))
 
     def choose(self, name: str, value: Any) -> None:
-        """Gives the setting that is shown another value, as a person does."""
+        """Gives the setting that is shown another value, as a person does: again where the list was drawn anew meanwhile."""
+
+        def chosen() -> bool:
+            with contextlib.suppress(AssertionError):
+                self._choose(name, value)
+            try:
+                return until("value", lambda: self.probe.value(name) == value, 20)
+            except AssertionError:
+                return False
+
+        until(f"{name} = {value!r}", chosen)
+
+    def _choose(self, name: str, value: Any) -> None:
         item = self.setting_item(name)
         if isinstance(value, bool):
             self.click(f"{item} .setting-value-checkbox")

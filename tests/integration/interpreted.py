@@ -1,7 +1,7 @@
 """Graphs as they are compiled for a GPU, on the CPU: their host programs as they are, their kernels by Triton's interpreter.
 
 ``python -m tests.integration.interpreted operators abs:float32 …``, ``models bert gpt2 …``, ``tuned`` (products as kernels),
-``images`` (convolutions), ``attention "soft caps" …`` (as it is written out) or ``graphs 1 2 …`` (seeds of random graphs, ``--count`` each) compares with eager,
+``images`` (convolutions), ``decided`` (by data), ``attention "soft caps" …`` (as it is written out) or ``graphs 1 2 …`` (seeds of random graphs, ``--count`` each) compares with eager,
 in a process of its own (the interpreter is chosen when Triton is imported), and prints a line of JSON. ``--all [--shard K/N]`` takes
 every operator, ``--choose SEED`` blocks by chance, ``--small`` a card for which short rows are long.
 """
@@ -447,9 +447,27 @@ def attention(names: Iterable[str]) -> list[str]:
     return [*out, *COUNTS.errors]
 
 
+def decided() -> list[str]:
+    """What of numbers, sizes and branches that data decides does not go as in C++, where every part is loops."""
+    from . import test_decided_by_data as programs
+
+    out = []
+    for name in (
+        "a_number_a_nonzero_and_a_mask",
+        "gradients_through_a_mask",
+        "a_branch_that_data_chooses",
+        "a_loop_that_data_ends",
+    ):
+        try:
+            getattr(programs, f"test_{name}")()
+        except AssertionError as error:
+            out.append(f"{name}: {error}")
+    return [*out, *COUNTS.errors]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("operators", "models", "tuned", "attention", "graphs", "images"))
+    parser.add_argument("what", choices=("operators", "models", "tuned", "attention", "graphs", "images", "decided"))
     parser.add_argument("names", nargs="*")
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--shard", default="0/1")
@@ -477,6 +495,8 @@ def main() -> None:
             differences = images()
         elif given.what == "graphs":
             differences = graphs(given.names, given.count)
+        elif given.what == "decided":
+            differences = decided()
         elif given.what == "attention":
             differences = attention(given.names)
         else:

@@ -65,6 +65,10 @@ def test_images() -> None:
     assert interpreted("images")["launches"] > 30
 
 
+def test_what_data_decides() -> None:
+    assert interpreted("decided")["launches"] > 30
+
+
 def test_products_as_kernels() -> None:
     assert interpreted("tuned")["kernels"] > 8
 

@@ -108,7 +108,7 @@ def test_the_program_becomes_what_the_row_says(title: str) -> None:
 def becomes(report: Report) -> str:
     if not report.compiled:
         return "eager"
-    return "one graph" if len(report.graphs) == 1 and not report.breaks else "breaks"
+    return "one graph" if len(report.captured) == 1 and not report.breaks else "breaks"
 
 
 def observed(tried: Program, fn: Callable[..., Any]) -> Any:

@@ -89,7 +89,7 @@ def trace(
     """
     mode = next((m for m in map(torch_private.fake_mode_of, fake_inputs) if m is not None), None)
     if mode is None:
-        mode = torch_private.fake_mode()
+        mode = torch_private.fake_mode(next(filter(None, map(torch_private.shape_env_of, fake_inputs)), None))
     recorder = OperatorRecorder(table() if decompositions is None else decompositions, counter_based=counter_based)
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.set_grad_enabled(grad_enabled))

@@ -23,19 +23,26 @@ from ..record.diagnostics import make
 from ..runtime import memory
 from ..runtime.build import host_isa
 from ..runtime.gpu import triton_worker
-from . import frozen, gpu, lazy_views, programs, sharing
+from . import gpu, programs
 from .effects import with_effects
 from .graph_cache import GraphCache, key_for
+from .parts import Compiler, decided_by_data
 from .recorder import Recorder, Run
 from .refusals import as_captured, or_eager, watched
+from .variants import frozen, lazy_views, sharing
 
 if TYPE_CHECKING:
     from ..autograd.joint import Joint
 
 
-def compile_graph(captured: Captured, recorder: Recorder) -> Callable[[tuple[Any, ...]], Any]:
-    """The callable (gathered inputs → outputs) for a captured graph. Never fails: what is refused runs eagerly."""
-    record = recorder.new_graph(captured)
+def compile_graph(
+    captured: Captured, recorder: Recorder, part_of: int | None = None
+) -> Callable[[tuple[Any, ...]], Any]:
+    """The callable (gathered inputs → outputs) for a captured graph. Never fails: what is refused runs eagerly.
+
+    ``part_of`` is the number of the graph that this one is a part of.
+    """
+    record = recorder.new_graph(captured, part_of)
     run = Run(captured, recorder, record)
     run.record("capture", "py", lambda: graph_text.show(captured.module.graph, f"graph{record.id}"))
     output = next(n for n in captured.module.graph.nodes if n.op == "output").args[0]
@@ -48,6 +55,9 @@ def compile_graph(captured: Captured, recorder: Recorder) -> Callable[[tuple[Any
     if run.config.backend == "eager":
         record.fallback = True
         return _hook.disabled(as_captured(captured.module))
+
+    if part_of is None and decided_by_data(captured):
+        return _hook.disabled(or_eager(lambda: _in_parts(run), run))
 
     def compiled() -> Callable[..., Any]:
         made = or_eager(lambda: _compile(run), run)
@@ -62,6 +72,17 @@ def compile_graph(captured: Captured, recorder: Recorder) -> Callable[[tuple[Any
         return _hook.disabled(compiled())
     recorder.later(compiled)
     return _hook.disabled(as_captured(captured.module))
+
+
+def _in_parts(run: Run) -> Callable[..., Any]:
+    """The graph with its parts compiled, each when it first runs."""
+
+    def refused(why: str) -> None:
+        run.say(make("FL301", run.captured.span, why=why))
+
+    compile_part = functools.partial(compile_graph, recorder=run.recorder, part_of=run.graph.id)
+    parts = Compiler(run.captured, compile_part, refused, run.config.recompile_limit)
+    return parts.in_parts(run.captured.module)
 
 
 def _has_large_tensors(graph: fx.Graph) -> bool:

@@ -143,13 +143,15 @@ class Recorder:
         except OSError as error:
             self.on_diagnostic(make("FL917", self.report.span, what=str(folder), why=f"{error.strerror or error}"))
 
-    def new_graph(self, captured: Captured) -> report.Graph:
+    def new_graph(self, captured: Captured, part_of: int | None = None) -> report.Graph:
+        frame = captured.frame if part_of is None else f"{captured.frame}, part of graph {part_of}"
         graph = report.Graph(
-            id=len(self.report.graphs), frame=captured.frame, span=captured.span, operations=captured.operations,
+            id=len(self.report.graphs), frame=frame, span=captured.span, operations=captured.operations,
             inputs=tuple(
                 describe_tensor(f, captured.sizes) if isinstance(f, torch.Tensor) else report.Tensor(_number_or_object(f), ())
                 for f in captured.fakes
             ),
+            part_of=part_of,
         )  # fmt: skip
         self.report.graphs.append(graph)
         return graph
@@ -195,7 +197,7 @@ class Run:
 
     def again(self) -> Run:
         """The same captured graph compiled once more, a graph of its own in the report."""
-        return replace(self, graph=self.recorder.new_graph(self.captured))
+        return replace(self, graph=self.recorder.new_graph(self.captured, self.graph.part_of))
 
     def named(self, stage: str) -> str:
         return stage if self.phase == "forward" else f"{stage}.{self.phase}"

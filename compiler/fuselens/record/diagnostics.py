@@ -48,8 +48,8 @@ TABLE: dict[str, Entry] = {
             "graph break: `{what}` turns a tensor into a Python value",
             "A Python number is needed before the graph has run, so the graph ends here.",
             "Keep the value as a zero-dimensional tensor and use tensor arithmetic.",
-            "The option capture_scalar_outputs keeps item(), int() and float() in the graph, which then runs operator by "
-            "operator.",
+            "The option capture_scalar_outputs keeps item(), int() and float() in the graph; what lies between is "
+            "compiled in parts.",
         ),
         _e(
             "FL103",
@@ -91,7 +91,7 @@ TABLE: dict[str, Entry] = {
             "dynamic output shape",
             "graph break: the output shape of `{what}` depends on data",
             "The shape is only known when the program runs, so the operator runs eagerly between two graphs.",
-            "The option capture_dynamic_output_shape_ops keeps it in the graph, which then runs operator by operator.",
+            "The option capture_dynamic_output_shape_ops keeps it in the graph; what lies around it is compiled in parts.",
             "Keep the shape: torch.where or multiplication by the mask instead of x[mask], topk instead of nonzero.",
         ),
         _e(

@@ -271,6 +271,7 @@ class Graph:
     training: bool = False
     cached: bool = False
     fallback: bool = False  # True when the graph runs eagerly, as captured
+    part_of: int | None = None  # the graph whose numbers or sizes that data decides lie around this one
 
     def stage(self, name: str) -> Stage | None:
         return next((s for s in self.stages if s.name == name), None)
@@ -364,8 +365,13 @@ class Report:
         if not self.graphs and self.refused:
             return "not compiled: fullgraph=True allows no graph break"
         return " · ".join(
-            (count(len(self.graphs), "graph"), count(len(self.breaks), "break"), count(len(self.kernels), "kernel"))
+            (count(len(self.captured), "graph"), count(len(self.breaks), "break"), count(len(self.kernels), "kernel"))
         )
+
+    @property
+    def captured(self) -> list[Graph]:
+        """The graphs as they were captured, without parts of them that were compiled apart."""
+        return [graph for graph in self.graphs if graph.part_of is None]
 
     @property
     def refused(self) -> bool:

@@ -209,6 +209,7 @@ from .symbolic_sizes import (
     raw_expression,
     rename_symbols,
     restrict,
+    shape_env_of,
     shape_guards,
     simplified,
     size_expression,

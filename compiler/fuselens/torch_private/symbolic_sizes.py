@@ -232,7 +232,7 @@ def raw_expression(size: Any) -> Any:
     """The sympy expression that a size was created with."""
     import sympy
 
-    return size.node._expr if isinstance(size, (torch.SymInt, torch.SymFloat)) else sympy.Integer(size)
+    return size.node._expr if is_symbolic_number(size) else sympy.Integer(size)
 
 
 def restrict(size: Any, lower: int | None, upper: int | None) -> None:
@@ -276,6 +276,11 @@ def rename_symbols(text: str, names: dict[str, str]) -> str:
 
 def is_symbolic_number(value: object) -> bool:
     return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def shape_env_of(value: Any) -> Any:
+    """The shape environment that a symbolic number belongs to; None for what is none."""
+    return value.node.shape_env if is_symbolic_number(value) else None
 
 
 def integer_functions() -> dict[str, Any]:

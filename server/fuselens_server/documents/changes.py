@@ -30,7 +30,7 @@ class StagePair:
 def sentence(before: Report, after: Report) -> str:
     """``1 → 3 graphs; +1 break; peak +64 B``."""
     parts = [
-        _from_to(len(before.graphs), len(after.graphs), "graph"),
+        _from_to(len(before.captured), len(after.captured), "graph"),
         _more(len(before.breaks), len(after.breaks), "break"),
         _from_to(len(before.kernels), len(after.kernels), "kernel"),
         _more(_externs(before), _externs(after), "call of a library", "calls of libraries"),

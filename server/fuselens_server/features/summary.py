@@ -49,7 +49,7 @@ def graphs(report: Report) -> str:
     if not report.graphs:
         return headline(report)
     breaks = f"⚠ {count(len(report.breaks), 'break')}" if report.breaks else ""
-    return " · ".join(filter(None, (count(len(report.graphs), "graph"), breaks)))
+    return " · ".join(filter(None, (count(len(report.captured), "graph"), breaks)))
 
 
 def demand(report: Report) -> str:

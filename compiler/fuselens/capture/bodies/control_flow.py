@@ -149,7 +149,7 @@ def _cond(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     yes, no = (body_of(m, branch, operands, what) for branch in branches)
     if not _same_metadata(yes, no):
         raise Break("FL104", what=what, why="the branches return different kinds of tensors")
-    op = Operator("cond", _run_cond, yes.module, no.module)
+    op = Operator("cond", _run_cond, yes.module, no.module, data_decides=True)
     found = apply(m, op, predicate, *yes.inputs, no.inputs[1])
     return replace(yes.output, iter(found))
 
@@ -181,7 +181,7 @@ def _while(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise Break("FL104", what=what, why="the body does not return a tuple of tensors")
     if [(t.fake.shape, t.fake.dtype) for t in leaves([carried])] != [(t.fake.shape, t.fake.dtype) for t in body.leaves]:
         raise Break("FL104", what=what, why="the body changes the kinds of the carried tensors")
-    op = Operator("while_loop", _run_while, condition.module, body.module)
+    op = Operator("while_loop", _run_while, condition.module, body.module, data_decides=True)
     found = apply(m, op, *body.inputs, condition.inputs[1])
     return replace(carried, iter(found))
 

@@ -44,18 +44,19 @@ class Operator:
     """What a node calls that runs ``bodies``: ``run(*bodies, *arguments)``, one flat tuple of results.
 
     ``recomputed`` says that the backward computes the bodies once more, instead of keeping their values; but those
-    of operators which ``policy(function, args, kwargs, result)`` chooses.
+    of operators which ``policy(function, args, kwargs, result)`` chooses. ``data_decides`` which bodies run, or how often.
     """
 
     def __init__(
         self, name: str, run: Callable[..., tuple[Any, ...]], *bodies: fx.GraphModule, recomputed: bool = False,
-        policy: Callable[..., bool] | None = None,
+        policy: Callable[..., bool] | None = None, data_decides: bool = False,
     ) -> None:  # fmt: skip
         self.__name__ = self.__qualname__ = name
         self.run = run
         self.bodies = bodies
         self.recomputed = recomputed
         self.policy = policy
+        self.data_decides = data_decides
         self.traceable = True  # torch cannot run some nestings (forward over reverse inside vmap) under a mode
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from .. import torch_private
-from ..capture.frame.frame import Captured
+from ... import torch_private
+from ...capture.frame.frame import Captured
 
 Turn = tuple[Callable[[torch.Tensor], torch.Tensor], ...]
 

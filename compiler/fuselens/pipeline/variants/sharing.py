@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from .. import torch_private
-from ..autograd.untraceable import Untraceable
-from ..ir.contracts.signature import NOTHING_SHARED, Base, Sharing
+from ... import torch_private
+from ...autograd.untraceable import Untraceable
+from ...ir.contracts.signature import NOTHING_SHARED, Base, Sharing
 
 _VARIANTS = 8  # ways of sharing memory that one graph is compiled for
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from .. import torch_private
+from ... import torch_private
 
 Call = Callable[[tuple[Any, ...]], Any]
 
