@@ -13,7 +13,7 @@ SEED ?= 0
 VERSIONS ?=
 ARGS ?=
 
-.PHONY: help run test lint test-python test-extension test-e2e sweep versions bench docs wheel format clean distclean \
+.PHONY: help run test test-all lint test-python test-extension test-e2e sweep versions bench docs wheel format clean distclean \
         environment extension editor browser
 
 help: ## list the targets
@@ -24,8 +24,11 @@ run: environment extension ## check examples/ on the command line, then open the
 	@$(PY) scripts/editor.py open examples --vsix extension/dist/fuselens.vsix \
 	  $(if $(PORT),--port $(PORT)) $(if $(WEB),--web) $(if $(SERVE_SECONDS),--seconds $(SERVE_SECONDS))
 
-test: environment extension browser editor ## every check and test: Python, TypeScript, end to end
+test: environment extension browser editor ## every check, and the tests: Python (a sample, seeded by the commit), TypeScript, end to end
 	@$(PY) scripts/run_tests.py
+
+test-all: environment extension browser editor ## the same without sampling
+	@$(PY) scripts/run_tests.py --all
 
 lint: environment ## ruff, import contracts, types
 	@$(PY) scripts/run_tests.py ruff format imports pyright

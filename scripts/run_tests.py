@@ -1,8 +1,10 @@
 """Runs every check and test, says how long each took, and ends with one line: ``N passed, N failed``.
 
     run_tests.py [NAME ...]      all of them, or those named (--list shows the names)
+    run_tests.py --all           without sampling
 
-A step that fails does not keep the later ones from running. Standard library only.
+Of the Python tests a sample is taken, another one after each commit (``FUSELENS_SWEEP_SEED`` chooses one), beside what the last
+commits changed. A step that fails does not keep the later ones from running. Standard library only.
 """
 
 from __future__ import annotations
@@ -23,6 +25,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BIN = ROOT / ".venv" / "bin"
 EXTENSION = ROOT / "extension"
+
+PART = 0.25  # of the Python tests: all take 40 minutes on two processors
+CHANGED = 4  # commits whose tests run whole
+ALWAYS = ("tests/packaging", "tests/torch_names", "tests/diagnostics")  # what must stay true of the tree
 
 
 @dataclass(frozen=True)
@@ -52,13 +58,28 @@ def check(*command: str | Path, cwd: Path = ROOT) -> Callable[[], Count]:
     return run
 
 
-def pytest(*arguments: str) -> Callable[[], Count]:
+def git(*arguments: str) -> str:
+    """What git says; "" where there is no repository."""
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+
+
+def sample() -> list[str]:
+    """Of the tests that take long by their number the sample of this commit, and what the last commits changed."""
+    os.environ.setdefault("FUSELENS_SWEEP_SEED", git("rev-list", "--count", "HEAD").strip() or "0")
+    print(f"a sample of the Python tests, FUSELENS_SWEEP_SEED={os.environ['FUSELENS_SWEEP_SEED']}", flush=True)
+    changed = git("log", f"-{CHANGED}", "--name-only", "--pretty=format:", "--", "tests").split()
+    whole = sorted({*ALWAYS, *(name for name in changed if Path(name).name.startswith("test_"))})
+    return [f"--sample={PART}", *(f"--whole={name}" for name in whole)]
+
+
+def pytest(*arguments: str, sampled: bool = False) -> Callable[[], Count]:
     """A step that counts what pytest counts; a run that breaks down (or collects nothing) is one failure."""
 
     def run() -> Count:
+        chosen = sample() if sampled else []
         with tempfile.TemporaryDirectory() as folder:
             junit = Path(folder, "junit.xml")
-            command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={junit}", *arguments]
+            command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={junit}", *arguments, *chosen]
             status = subprocess.run(command, cwd=ROOT, env=os.environ | {"FUSELENS_E2E": "required"}).returncode
             count = _junit_count(junit) if junit.is_file() else Count()
         return count if status == 0 or count.failed else count + Count(failed=1)
@@ -91,6 +112,8 @@ def docs() -> Count:
         return check(BIN / "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder)()
 
 
+# Three: tests of the server wait a third of their time. Each takes folders in order, so that what a module shares is made once.
+PYTHON_TESTS = ("-n", "3", "--dist", "worksteal", "-m", "not e2e and not sweep")
 STEPS: dict[str, Callable[[], Count]] = {
     "ruff": check(BIN / "ruff", "check", "--quiet", "."),
     "format": check(BIN / "ruff", "format", "--check", "--quiet", "."),
@@ -99,8 +122,7 @@ STEPS: dict[str, Callable[[], Count]] = {
     "docs": docs,
     "tsc": check("npm", "run", "--silent", "check", cwd=EXTENSION),
     "extension": node_tests,
-    # Three: tests of the server wait a third of their time. Each takes folders in order, so that what a module shares is made once.
-    "pytest": pytest("-n", "3", "--dist", "worksteal", "-m", "not e2e and not sweep"),
+    "pytest": pytest(*PYTHON_TESTS, sampled=True),
     # Two editors, each with modules of its own. Waits are patient, so what is broken takes long.
     "e2e": pytest("-n", "2", "--dist", "loadfile", "--maxfail=3", "tests/e2e"),
 }
@@ -118,8 +140,11 @@ def outcome(name: str) -> tuple[str, Count, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Runs every check and test of the project.")
     parser.add_argument("steps", nargs="*", metavar="NAME", help=", ".join(STEPS))
-    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--list", action="store_true", help="only show the names")
+    parser.add_argument("--all", action="store_true", help="every Python test, not a sample")
     arguments = parser.parse_args()
+    if arguments.all:
+        STEPS["pytest"] = pytest(*PYTHON_TESTS)
     if arguments.list:
         print("\n".join(STEPS))
         return 0

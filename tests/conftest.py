@@ -1,5 +1,5 @@
 """What all folders of tests have: the fixture ``fresh``, and ``--sample 0.1``, a part of the tests, chosen by chance
-(``FUSELENS_SWEEP_SEED``), the same in every process of a run."""
+(``FUSELENS_SWEEP_SEED``), the same in every process of a run; those below a ``--whole`` path all the same."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--sample", type=float, default=1.0, metavar="PART", help="run this part of the tests, chosen by chance"
     )
+    parser.addoption(
+        "--whole", action="append", default=[], metavar="PATH", help="of these files or folders run all tests"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -29,7 +32,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if part >= 1:
         return
     seed = os.environ.get("FUSELENS_SWEEP_SEED", "0")
-    chosen = [random.Random(f"{seed} {item.nodeid}").random() < part for item in items]
+    whole = tuple(config.getoption("--whole"))
+    chosen = [item.nodeid.startswith(whole) or random.Random(f"{seed} {item.nodeid}").random() < part for item in items]
     config.hook.pytest_deselected(items=[item for item, taken in zip(items, chosen, strict=True) if not taken])
     items[:] = [item for item, taken in zip(items, chosen, strict=True) if taken]
 

@@ -14,7 +14,7 @@ B    condition                 DT   dict of tensors by name   LF   list of FT
 F    float                     DI   dict of integers by name  O, CLS  instance of the prelude's Box, class with its signature
 S    string                    DQ   deque of integers         NUM, VEC, PR, PX  Num, dataclass, named tuple, Proxy
 M    context manager           E    set of integers           X, ERR, NEW  exception class, instance, expression
-V    anything to look at       RO   tuple of any length
+V    anything to look at       RO   tuple of any length       ARR, W  array of numpy, tensor that wraps one (Scaled)
 ==== ========================= ==== ========================= ==== ================================================
 """
 
@@ -37,6 +37,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from hypothesis import strategies as st
 
@@ -46,6 +47,7 @@ from fuselens.capture.frame.resuming import RESUME_MARK
 
 PRELUDE = """
 import collections, contextlib, dataclasses, enum, functools, itertools, math, operator
+import numpy as np
 import torch
 import fuselens
 
@@ -227,6 +229,33 @@ class Proxy:
 
     def __delattr__(self, name):
         delattr(self.inner, name)
+
+
+class Scaled(torch.Tensor):
+    @staticmethod
+    def __new__(cls, inner, k=1):
+        return torch.Tensor._make_wrapper_subclass(
+            cls, inner.shape, strides=inner.stride(), dtype=inner.dtype, requires_grad=inner.requires_grad
+        )
+
+    def __init__(self, inner, k=1):
+        self.inner, self.k = inner, k
+
+    def __tensor_flatten__(self):
+        return ["inner"], self.k
+
+    @staticmethod
+    def __tensor_unflatten__(held, k, size, stride):
+        return Scaled(held["inner"], k)
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        scales = [a.k for a in args if isinstance(a, Scaled)]
+        plain = [a.inner if isinstance(a, Scaled) else a for a in args]
+        found = func(*plain, **(kwargs or {}))
+        if func.__name__.split(".")[0].endswith("_"):
+            return args[0]
+        return Scaled(found, max(scales, default=1)) if isinstance(found, torch.Tensor) else found
 
 
 Pair = collections.namedtuple("Pair", "a b")
@@ -443,7 +472,10 @@ EXPRESSIONS: dict[str, dict[str, int]] = {
         "<PX.>.w": 1, "<PX>.scale(<T>)": 1, "<VEC>.v": 1, "<VEC.>.double": 1, "<PR>.a": 1, "<T>.view(-1)": 1, "<T>[1:]": 1, "<T>.transpose(0, -1)": 1,
         "(lambda <v:T>: <v>[<v> > 0].sum())(<T!>)": 1, "(<=T> := <T>)": 1, "<LF.>[0](<T>)": 1, "<LT.>.pop()": 1, "<DT.>.pop('a')": 1, "(lambda: <T>)()": 1,
         "(lambda <v:T>, *<r:RO>: <T>)(*<LT!>)": 1, "[<v>() for <v:Q> in [lambda: <T> for <i:I> in range(<N!>)]][-1]": 1, "Slotted(<T>, <I>).v": 1,
-        "<T> if <B> else <I>": 1, "<T> + <I.> * <F.>": 1, "next(<GF>(<T>, <N>))": 1,
+        "<T> if <B> else <I>": 1, "<T> + <I.> * <F.>": 1, "next(<GF>(<T>, <N>))": 1, "torch.from_numpy(<ARR>)": 2, "torch.as_tensor(<ARR>)": 1,
+        "<T.>[<T.> > <I>]": 1, "torch.nonzero(<T>)": 1, "torch.masked_select(<T>, <T.> > 0)": 1, "torch.arange(int(<T>.abs().sum()) % 5)": 1,
+        "torch.func.grad(lambda <v:T>: <T>.sum())(<T!>)": 1, "torch.vmap(<FT>)(<T.>)": 1, "torch.func.jvp(lambda <v:T>: <T>, (<T!>,), (<T!>,))[1]": 1,
+        "<W>.inner": 2, "(<W> * <T>).inner": 1, "torch.unique(<T>)": 1, "<T>.repeat_interleave(<N>)": 1,
     },
     "I": {
         "1": 2, "0": 1, "3": 1, "-2": 1, "<I> + <I>": 4, "<I> - <I>": 2, "<I> * <I> % 7": 2, "<I> // 2": 1, "<I> % 3": 2, "-<I>": 1,
@@ -457,6 +489,7 @@ EXPRESSIONS: dict[str, dict[str, int]] = {
         "sorted(<LI>, key=lambda <v:I>: (<I>, <v>))[0]": 1, "<PR>.b": 1, "<VEC.>.k": 1, "<PX.>.k": 1, "Key(<I>).a": 1, "len({<NUM>: 1, <NUM>: 2})": 1,
         "<T.>.size(0)": 1, "next(itertools.count(<I>, 2))": 1, "max([<NUM>, <NUM>]).k": 1, "math.gcd(<I>, 6)": 1, "<LI.>.pop()": 1, "<LI.>.index(<I>)": 1,
         "collections.Counter(<S>)['a']": 1, "<DQ.>.popleft()": 1, "Slotted(<T>, <I>).k": 1, "int(<T.>.numel() > 2)": 1, "<S>.count('b')": 1,
+        "int(<ARR>.sum()) % 5": 1, "<ARR.>.shape[-1]": 1, "<ARR>.ndim": 1, "<ARR.>.size": 1, "<W>.k": 1, "<T>.nonzero().shape[0]": 1,
     },
     "N": {"2": 2, "3": 1, "1": 1, "0": 1, "<I> % 4": 4},
     "B": {
@@ -468,6 +501,7 @@ EXPRESSIONS: dict[str, dict[str, int]] = {
         "<NUM> == <NUM>": 1, "<NUM> < <NUM>": 1, "<I> in <NUM>": 1, "Key(<I>) < Key(<I>, <S>)": 1, "Key(<I>) in {Key(1): 2}": 1, "Color.BLUE is Color(<I>)": 1,
         "issubclass(<CLS.>, Child)": 1, "<S>.startswith('a')": 1, "<LI> < <LI>": 1, "<F> > <I>": 1, "hasattr(<PX.>, 'nope')": 1, "<DQ>": 1, "<PR> == <PR>": 1,
         "(<=B> := <B>)": 1, "<F>.is_integer()": 1, "<I> == <F>": 1, "<T.> in <LT.>": 1, "<LT.>[0] is <T.>": 1, "torch.equal(<T>, <T>)": 1, "isinstance(<V>, (int, str))": 1,
+        "<ARR>.any()": 1, "(<ARR> > <I>).all()": 1, "np.allclose(<ARR>, <ARR>)": 1, "isinstance(<W> + 1, Scaled)": 1,
     },
     "F": {"0.5": 2, "<I> / 2": 2, "float(<I>)": 1, "<F> * 2.5": 1, "math.sqrt(abs(<I>))": 1, "<T.>.sum().item()": 1, "<F> - <I>": 1, "<F> ** 2 % 3": 1,
           "<I> / <I>": 1, "<F> // 2": 1, "-<F>": 1, "(<F> if <B> else <I>)": 1, "sum([<F>, <I>])": 1, "round(<F>, 1)": 1, "float(<S> or '2.5')": 1, "<F> * <B>": 1},
@@ -512,6 +546,14 @@ EXPRESSIONS: dict[str, dict[str, int]] = {
     "VEC": {"Point(<T>)": 1, "Point(<T>, k=<I>)": 1, "Point(<T>, <I>, [<I>])": 1, "<VEC.>.moved(<I>)": 1, "dataclasses.replace(<VEC.>, k=<I>)": 1},
     "NUM": {"Num(<T>)": 1, "Num(<T>, <I>)": 3, "<NUM> + <NUM>": 1, "<NUM> + <T>": 1, "<I> + <NUM>": 1, "-<NUM>": 1, "sum([<NUM>, <NUM>])": 1, "sorted([<NUM>, <NUM>])[0]": 1},
     "PX": {"Proxy(<O>)": 1},
+    "ARR": {
+        "np.ones(3, np.float32)": 1, "<T>.detach().numpy()": 4, "<ARR> + <ARR>": 3, "<ARR> * <I>": 2, "<ARR> - <F>": 1, "-<ARR>": 1, "<ARR> / 2": 1,
+        "np.sin(<ARR>)": 1, "np.abs(<ARR>)": 1, "<ARR>.sum(-1, keepdims=True)": 1, "np.where(<ARR> > 0, <ARR>, <I>)": 1, "<ARR>[..., ::-1]": 1,
+        "<ARR>.astype(np.float64)": 1, "<ARR>.T": 1, "np.stack([<ARR.>, <ARR.>])": 1, "np.clip(<ARR>, -1, <N>)": 1, "np.cumsum(<ARR>)": 1, "<ARR>.reshape(-1)": 1,
+        "np.concatenate([<ARR>, <ARR>])": 1, "<ARR>.copy()": 1, "np.maximum(<ARR>, <ARR>)": 1, "np.zeros_like(<ARR>)": 1, "<ARR>[<ARR.> > 0]": 1, "np.asarray(<LI>)": 1,
+        "(<ARR> if <B> else <ARR>)": 1, "np.square(<ARR>).mean(0)": 1, "np.sort(<ARR>)": 1, "np.arange(<N>)": 1, "<ARR>[None]": 1,
+    },
+    "W": {"Scaled(<T>)": 1, "Scaled(<T>, <I>)": 3, "<W> + <W>": 1, "<W> * <T>": 1, "torch.relu(<W>)": 1, "<W>.transpose(0, -1)": 1, "<W> - <I>": 1, "<W>.detach()": 1},
     "C": {"Box": 2, "Child": 2, "Both": 1, "Left": 1},
     "FI": {"counted(<I>)": 2, "(lambda <v:I>: <I>)": 1, "<O>.items.count": 1, "functools.partial(operator.add, <I>)": 1, "<LI>.__getitem__": 1},
     "LF": {"[<FT>]": 1, "[<FT>, <FT>]": 1, "[lambda <v:T>: <T> for <i:I> in range(<N!>)]": 2, "[<w>.scale for <w:O> in [<O!>]]": 1},
@@ -559,6 +601,8 @@ SIMPLE: dict[str, int] = {
     "<T.>.fill_(<I>)": 1, "<T.>[<T.> > 0] = <I>": 1, "<T.>.clamp_(max=<I>)": 1, "<T.>.sub_(<T>)": 1, "<T.>[..., 1:] += <I>": 1, "<LT.>[0].add_(1)": 1, "<DT.>['a'].mul_(2)": 1,
     "<T.>.detach().add_(1)": 1, "<T.>.view(-1)[::2].mul_(2)": 1, "<T.>.unsqueeze_(0)": 1, "<~T> = <~T>.t()": 1, "<VEC.>.v.add_(1)": 1, "<~T> -= <F>": 1, "<~T> @= <T>": 1,
     "STATE['m'] = <V>": 1, "STATE.setdefault('l', []).append(<I>)": 1, "del STATE['n']": 1, "LOG.extend(map(str, <LI>))": 1, "LOG.append(<T>.shape)": 1, "del <~I>": 1, "del <~T>": 1,
+    "<=ARR> = <ARR>": 5, "<~ARR> += <I>": 2, "<~ARR> *= <ARR>": 1, "<ARR.>[..., 0] = <I>": 2, "<ARR.>[<ARR.> > 0] = <I>": 1, "<ARR.>.sort()": 1, "print(<ARR>)": 1,
+    "<+v:ARR> = <T.>.detach().numpy()\n<v>[..., :1] = <I>": 1, "<+v:ARR> = <ARR>[..., ::-1]\n<v> += 1": 1, "<=W> = <W>": 2, "<W.>.add_(<I>)": 1, "<W.>.inner.mul_(2)": 1,
     "<~F> = <I>": 1, "<~I> = <F>": 1, "<~I> = <B>": 1, "<~LI> = tuple(<LI>)": 1, "<~S> = <I>": 1, "<+g:FT> = <+h:FT> = <FT>": 1,
     "<+w:T> = <T>\n<+g:FT> = lambda <v:T>: <v> + <w>\n<w> = <T>\n<=T> = <g>(<T>)": 1, "<+g:LF> = []\nfor <v:I> in range(2):\n    <g>.append(lambda <w:T>: <w> * <v>)": 1,
     "<+g:LI> = <LI>\n<+h:LI> = <g>\n<h>.append(<I>)": 1, "<+g:FI> = counted(<I>)\n<=I> = <g>(<I>) + <g>()": 1, "<+g:PX> = Proxy(<O.>)\n<g>.extra = <I>\n<=I> = <g>.extra": 1,
@@ -972,6 +1016,9 @@ class Facts:
 
     def see(self, where: str, value: Any) -> None:
         kind = type(value)
+        if isinstance(value, np.generic):
+            self.add(where, f"{kind.__name__} {value!r}")
+            return
         if value is None or kind in (int, bool, str, float, complex, type, range, slice, torch.dtype):
             self.add(where, repr(value) if kind is not type else value.__name__)
             return
@@ -980,8 +1027,13 @@ class Facts:
                 self.add(where, f"object {self.objects[id(value)][0]} again")
                 return
             self.objects[id(value)] = (len(self.objects), value)
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor) and kind.__name__ == "Scaled":
+            self.add(where, f"Scaled by {value.k}, requires_grad {value.requires_grad}, leaf {value.is_leaf}")
+            self.see(f"{where}.inner", value.inner)
+        elif isinstance(value, torch.Tensor):
             self.tensor(where, value)
+        elif isinstance(value, np.ndarray):
+            self.array(where, value)
         elif isinstance(value, (list, tuple, collections.deque)):
             self.add(where, f"{kind.__name__} of {len(value)}, at most {getattr(value, 'maxlen', None)}")
             for i, v in enumerate(value):
@@ -1016,12 +1068,28 @@ class Facts:
                 self.see(f"{where}.{k}", v)
 
     def tensor(self, where: str, value: torch.Tensor) -> None:
-        storage = value.untyped_storage().data_ptr()
+        storage, strides = (
+            value.untyped_storage().data_ptr() if value.numel() else 0,
+            value.stride() if value.numel() else (),
+        )
         number = self.storages.setdefault(storage, len(self.storages)) if storage else -1
         self.add(
             where,
-            f"{type(value).__name__} {value.dtype} {tuple(value.shape)} strides {value.stride()} at {value.storage_offset()} "
+            f"{type(value).__name__} {value.dtype} {tuple(value.shape)} strides {strides} at {value.storage_offset()} "
             f"of storage {number}, requires_grad {value.requires_grad}, leaf {value.is_leaf}: {value.tolist()}",
+        )
+
+    def array(self, where: str, value: np.ndarray) -> None:
+        owner = value
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        start, size = owner.__array_interface__["data"][0], value.nbytes
+        strides = [s for n, s in zip(value.shape, value.strides, strict=True) if n > 1 and size]
+        number = self.storages.setdefault(start, len(self.storages)) if size else -1
+        self.add(
+            where,
+            f"array {value.dtype} {value.shape} strides {strides} of storage {number}, writeable {value.flags.writeable}: "
+            f"{value.tolist()}",
         )
 
     def error(self, where: str, value: BaseException) -> None:

@@ -132,9 +132,27 @@ def _subtracts_booleans(target: Any, args: Arguments, kwargs: Options) -> bool:
     return any(type(v) is bool or (isinstance(v, torch.Tensor) and v.dtype is torch.bool) for v in operands)
 
 
+_OF_ONE_DTYPE = frozenset({
+    "matmul", "__matmul__", "__rmatmul__", "__imatmul__", "imatmul", "mm", "mv", "addmm", "addmv", "linear", "index_add", "index_add_",
+    "index_copy", "index_copy_", "put", "put_",
+})  # fmt: skip
+
+
+def _mixes_dtypes(target: Any, args: Arguments, kwargs: Options) -> bool:
+    """Whether operands have several dtypes where eager's kernel takes one; autocast gives them one."""
+    if _name(target) not in _OF_ONE_DTYPE:
+        return False
+    operands = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
+    if _name(target).startswith(("index", "put")):  # positions are of another one
+        operands = [args[0], operands[-1]]
+    several = len({t.dtype for t in operands}) > 1
+    return several and not torch.is_autocast_enabled(operands[0].device.type)
+
+
 _REFUSALS: tuple[tuple[Callable[[Any, Arguments, Options], bool], str], ...] = (
     (_mask_misfits, "the mask does not have the shape of what it selects from"),
     (_subtracts_booleans, "booleans are not subtracted"),
+    (_mixes_dtypes, "its operands have different dtypes"),
 )
 
 
