@@ -548,7 +548,7 @@ EXPRESSIONS: dict[str, dict[str, int]] = {
     "PX": {"Proxy(<O>)": 1},
     "ARR": {
         "np.ones(3, np.float32)": 1, "<T>.detach().numpy()": 4, "<ARR> + <ARR>": 3, "<ARR> * <I>": 2, "<ARR> - <F>": 1, "-<ARR>": 1, "<ARR> / 2": 1,
-        "np.sin(<ARR>)": 1, "np.abs(<ARR>)": 1, "<ARR>.sum(-1, keepdims=True)": 1, "np.where(<ARR> > 0, <ARR>, <I>)": 1, "<ARR>[..., ::-1]": 1,
+        "np.sqrt(np.abs(<ARR>))": 1, "np.abs(<ARR>)": 1, "<ARR>.sum(-1, keepdims=True)": 1, "np.where(<ARR> > 0, <ARR>, <I>)": 1, "<ARR>[..., ::-1]": 1,
         "<ARR>.astype(np.float64)": 1, "<ARR>.T": 1, "np.stack([<ARR.>, <ARR.>])": 1, "np.clip(<ARR>, -1, <N>)": 1, "np.cumsum(<ARR>)": 1, "<ARR>.reshape(-1)": 1,
         "np.concatenate([<ARR>, <ARR>])": 1, "<ARR>.copy()": 1, "np.maximum(<ARR>, <ARR>)": 1, "np.zeros_like(<ARR>)": 1, "<ARR>[<ARR.> > 0]": 1, "np.asarray(<LI>)": 1,
         "(<ARR> if <B> else <ARR>)": 1, "np.square(<ARR>).mean(0)": 1, "np.sort(<ARR>)": 1, "np.arange(<N>)": 1, "<ARR>[None]": 1,

@@ -115,7 +115,7 @@ def truth(x, b):
     return y, x.int() * b, not b
 
 
-@case(t(3), breaks="FL104")
+@case(t(3))
 def data(x):
     return (
         torch.tensor(np.float64(1)),

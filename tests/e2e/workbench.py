@@ -28,13 +28,15 @@ NOTIFICATION = ".notification-list-item-message"
 def until(what: str, attempt: Callable[[], T], seconds: float = PATIENCE) -> T:
     """The first truthy value of ``attempt``. Raises AssertionError with the last one when there is none in time."""
     deadline = time.monotonic() + seconds
+    pause = 0.05  # longer and longer: who looks takes time from who is waited for
     while True:
         value = attempt()
         if value:
             return value
         if time.monotonic() > deadline:
             raise AssertionError(f"after {seconds:.0f} s still no {what}; last seen: {value!r}")
-        time.sleep(0.15)
+        time.sleep(pause)
+        pause = min(1.3 * pause, 0.5)
 
 
 class Chromium:

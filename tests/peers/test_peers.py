@@ -13,11 +13,22 @@ import torch
 import fuselens
 
 from .program import Program
-from .programs import array_functions, array_objects, arrays, assertions, data, subclasses, transforms
+from .programs import (
+    array_functions,
+    array_objects,
+    array_programs,
+    arrays,
+    assertions,
+    classes_and_asserts,
+    data,
+    subclasses,
+    transforms,
+)
 
 KINDS = {
     "arrays": arrays, "array_functions": array_functions, "array_objects": array_objects, "assertions": assertions,
-    "data": data, "subclasses": subclasses, "transforms": transforms,
+    "data": data, "subclasses": subclasses, "transforms": transforms, "array_programs": array_programs,
+    "classes_and_asserts": classes_and_asserts,
 }  # fmt: skip
 
 
@@ -121,6 +132,13 @@ def test_program(program: Program) -> None:
 
 NOT_WHOLE = {
     "array_objects-of_arguments_to_read": "an array that may not be written to",
+    "array_programs-turned": "np.rot90 of an array, which is a view of it",
+    "array_programs-arrays_inside_of_transforms": "arrays inside of torch.func.grad",
+    "array_programs-tensors_made_of_arrays": "torch.Tensor of an array",
+    "array_programs-tensors_made_of_numbers": "a number of numpy as a fill value",
+    "classes_and_asserts-part_of_a_new_wrapper_replaced": "a write to what a wrapper is made of",
+    "classes_and_asserts-parts_of_a_new_wrapper_after_a_write": "a write to what a wrapper is made of",
+    "classes_and_asserts-assertions_around_writes": "an assertion after a write to an input",
     "assertions-in_a_module": "an assertion after a write to a buffer",
     "assertions-of_what_is_ambiguous": "an assertion of several elements, which eager refuses",
     "data-text_of_an_item": "text of a number that only data decides",

@@ -33,7 +33,7 @@ from .refusals import as_captured
 
 Call = Callable[[tuple[Any, ...]], Any]
 _NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
-_SLICES = (operator.getitem, "__getitem__", "narrow", "select", torch.narrow, torch.select)
+_SLICES = (operator.getitem, "__getitem__", "narrow", "select", torch.narrow, torch.select, torch_private.item_at)
 
 
 def decided_by_data(captured: Captured) -> bool:
@@ -327,7 +327,7 @@ def _input(value: Any, given: Any, source: src.Source, mode: Any, sizes: Sizes |
     guards.check(source, _hook.TYPE_IS, type(given), name="TYPE", text=source.text, span=None)
     if sizes is not None and type(given) is float and isinstance(value, torch.SymFloat):
         return sizes.float(given, source)
-    if sizes is not None and type(given) is int and isinstance(value, torch.SymInt) and 1 < abs(given) <= LARGEST:
+    if sizes is not None and type(given) is int and isinstance(value, torch.SymInt) and 1 < given <= LARGEST:
         return sizes.integer(given, source, None)
     guards.check(source, _hook.EQUALS, given, name="EQUALS", text=source.text, span=None)
     return given

@@ -255,6 +255,7 @@ TABLE: dict[str, Name] = {
         _n("annotate", "torch.fx.traceback.annotate", "a context that graphs ignore", NOTHING, Returns(None)),
         _n("set_grad", _C + "_set_grad_enabled", "changes grad mode in graphs", COMPILING),
         _n("check", "torch._check", "a check in graphs", COMPILING),
+        _n("check_all", "torch._check_tensor_all", "a check in graphs", COMPILING),
         _n("assert_true", "torch._assert", "the same, of the program's own", NOTHING, Returns(None)),
         _n("assert_async", "torch._assert_async", "a check of data in graphs", COMPILING),
         _n("log_usage", _C + "_log_api_usage_once", "what torch calls to count uses", NOTHING, Returns(None)),

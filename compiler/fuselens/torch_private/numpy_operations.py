@@ -95,16 +95,18 @@ def _functions() -> dict[int, str]:
 def _named(kind: str, name: str) -> Operation | None:
     own = _OWN.get(name if kind == "function" else name.strip("_"))
     if own is not None:
-        return Operation(kind, name, own, _is_in_place(name))
+        return Operation(kind, name, own, own is _write or _is_in_place(name))
     if kind == "function":
         run: Any = functools.reduce(getattr, name.split("."), private.numpy)
-        return Operation(kind, name, run, name in _WRITING_FUNCTIONS)
+        return Operation(kind, name, _no_halves(run) if name in _OVERFLOWING else run, name in _WRITING_FUNCTIONS)
     if kind == "operator":
         return Operation(kind, name, getattr(operator, name), name == "setitem" or _is_in_place(name))
     if name in _NOT_METHODS or not hasattr(private.numpy.ndarray, name):
         return None
     if kind == "attribute":
         return Operation(kind, name, operator.attrgetter(name), False)
+    if name in _OVERFLOWING:
+        return Operation(kind, name, _no_halves(getattr(private.numpy.ndarray, name)), False)
     return Operation(kind, name, getattr(private.numpy.ndarray, name), name in _WRITING_METHODS or _is_in_place(name))
 
 
@@ -189,6 +191,23 @@ def _power(x: Any, y: Any) -> Any:
     return private.numpy.power(x, y).tensor
 
 
+def _no_halves(function: Callable[..., Any]) -> Callable[..., Any]:
+    """numpy sums squares of half precision in half precision, and torch does not."""
+
+    def run(x: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(_tensor(x), "dtype", None) is torch.float16:
+            raise NotImplementedError("numpy's sums overflow")
+        return function(x, *args, **kwargs)
+
+    return run
+
+
+def _write(x: Any, index: Any, value: Any) -> None:
+    """numpy copies what is written where both lie in the same memory."""
+    held = _tensor(value)
+    x[index] = held.clone() if isinstance(held, torch.Tensor) else value
+
+
 def _in_place(function: Callable[[Any, Any], torch.Tensor]) -> Callable[[Any, Any], torch.Tensor]:
     def run(x: Any, y: Any) -> torch.Tensor:
         return _tensor(x).copy_(function(x, y))
@@ -204,10 +223,11 @@ _OWN: dict[str, Callable[..., Any]] = {
     "sign": _sign, "cbrt": _cube_root, "heaviside": _heaviside, "modf": _parts, "divmod": _divided, "rdivmod": _reversed(_divided),
     **dict.fromkeys(("mod", "remainder"), _remainder), "rmod": _reversed(_remainder), "imod": _in_place(_remainder),
     **dict.fromkeys(("floordiv", "floor_divide"), _quotient), "rfloordiv": _reversed(_quotient), "ifloordiv": _in_place(_quotient),
-    "fmod": _truncated_remainder,
+    "fmod": _truncated_remainder, "setitem": _write,
     **dict.fromkeys(("power", "pow"), _power), "rpow": _reversed(_power), "ipow": _in_place(_power),
 }  # fmt: skip
 """By the name of a function, an operator or a special method without underscores."""
+_OVERFLOWING = frozenset({"std", "var", "nanstd", "nanvar"})
 
 
 def _is_in_place(name: str) -> bool:

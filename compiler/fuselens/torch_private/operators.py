@@ -39,7 +39,7 @@ HIGHER_ORDER: dict[str, Any] = {
 }  # fmt: skip
 ANNOTATE = private.annotate
 FLEX_ATTENTION: Any = private.flex_attention
-CHECK, ASSERT = private.check, private.assert_true
+CHECK, CHECK_ALL, ASSERT = private.check, private.check_all, private.assert_true
 ASSERT_ASYNC = private.assert_async
 
 

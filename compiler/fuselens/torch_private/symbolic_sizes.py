@@ -278,6 +278,11 @@ def is_symbolic_number(value: object) -> bool:
     return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
+def item_at(tensor: torch.Tensor, index: Any) -> torch.Tensor:
+    """``tensor[index]`` of an integer that may be symbolic, which torch would want to know."""
+    return tensor.select(0, index) if isinstance(index, torch.SymInt) else tensor[index]
+
+
 def shape_env_of(value: Any) -> Any:
     """The shape environment that a symbolic number belongs to; None for what is none."""
     return value.node.shape_env if is_symbolic_number(value) else None

@@ -101,10 +101,12 @@ def _constructor(function: Any) -> None:
         given = [deep_use(m, a) for a in args]
         named = {k: deep_use(m, v) for k, v in kwargs.items()}
         if given and isinstance(given[0], Constant) and type(given[0].value) in classify.NUMPY_SCALARS:
-            raise Break("FL104", what=what, why="the dtype is that of a number of numpy")
-        data = tensor_of(m, given[0]) if given else None
+            known = torch.from_numpy(given[0].value[None]).dtype
+            return m.tracer.call("call_function", function, tuple(given), {"dtype": Constant(known), **named}, what)
         if given and isinstance(given[0], ArrayValue) and given[0].is_number:
-            raise Break("FL104", what=what, why="the dtype is that of a number of numpy")
+            number = m.tracer.call("call_method", "clone", (arrays.memory(m, given[0], what),), {}, what)
+            return m.call(attributes.load(m, m.use(number), "to"), [], named) if named else number
+        data = tensor_of(m, given[0]) if given else None
         if data is not None and function is torch.tensor:
             copied = m.use(m.tracer.call("call_method", "clone", (data,), {}, what))
             return m.call(attributes.load(m, copied, "to"), [], named) if named else copied
@@ -119,6 +121,18 @@ def _constructor(function: Any) -> None:
 
 for _function in (torch.tensor, torch.as_tensor, torch.asarray):
     _constructor(_function)
+
+
+def new_tensor(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """``tensor.new_tensor(array)``: a copy; None for what is no array."""
+    data = m.use(args[0]) if args else None
+    if not isinstance(data, ArrayValue) or len(args) > 1 or kwargs.keys() - {"dtype"}:
+        return None
+    held = arrays.memory(m, data, "Tensor.new_tensor")
+    if data.flips:
+        return None
+    copied = m.use(m.tracer.call("call_method", "clone", (held,), {}, "Tensor.new_tensor"))
+    return m.call(attributes.load(m, copied, "to"), [], kwargs) if kwargs else copied
 
 
 def _leaves(m: Machine, value: Value) -> Iterator[Value]:

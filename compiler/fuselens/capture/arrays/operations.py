@@ -174,7 +174,7 @@ def operate(
 
 def beside_tensors(m: Machine, args: list[Value], name: str) -> list[Value]:
     """Operands with tensors for numbers of numpy's beside a tensor, which takes them for numbers of Python's."""
-    tensor = next((a for a in args if isinstance(a, TensorValue) and a.fake.ndim and a.kind is torch.Tensor), None)
+    tensor = next((a for a in args if isinstance(a, TensorValue) and a.kind is torch.Tensor), None)
     if tensor is None or len(args) != 2:
         return args
     return [_as_number(m, a, tensor, f"operator {name}") if isinstance(a, ArrayValue) else a for a in args]
@@ -190,6 +190,10 @@ def _as_number(m: Machine, value: ArrayValue, tensor: TensorValue, what: str) ->
     if held.fake.is_floating_point() and not (tensor.fake.is_floating_point() or tensor.fake.is_complex()):
         m.tracer.torch_state.guard_ambient(m.tracer.span)
         return _node(m, "call_method", "to", (held, Constant(torch.get_default_dtype())), what)
+    if (
+        not tensor.fake.ndim and held.fake.dtype is not tensor.fake.dtype
+    ):  # both are without dimensions: neither decides
+        return _node(m, "call_method", "to", (held, Constant(tensor.fake.dtype)), what)
     return held
 
 

@@ -10,6 +10,7 @@ import torch
 from ... import torch_private
 from ..breaks import Break
 from ..hook import _hook
+from ..rules import torch_function
 from ..rules.table import rule
 from ..values.algebra import Constant, SequenceValue, TensorValue, Value
 from ..values.known import plain
@@ -49,6 +50,8 @@ def _is_inside(m: Machine, outputs: Value, inputs: Value, given: Value) -> bool:
     if m.tracer.graphs.nested or not all(only_tensors(v) for v in (outputs, inputs)):
         return False
     if not all(v.source is None and v.fake.requires_grad for v in leaves([outputs])):
+        return False
+    if any(torch_function.is_subclass(v) for v in leaves([outputs, inputs])):
         return False
     without = given.is_none
     if not without and not isinstance(given, (TensorValue, SequenceValue)):

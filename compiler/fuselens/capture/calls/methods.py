@@ -279,6 +279,7 @@ _TENSOR_RULES: dict[str, Callable[[Machine, TensorValue, list[Value], dict[str, 
     "type": _to_type,
     "storage_offset": _storage_offset,
     "numpy": numpy_calls.array_of,
+    "new_tensor": numpy_calls.new_tensor,
     "requires_grad_": _requires_grad,
 }
 

@@ -129,6 +129,18 @@ def _check(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return Constant(None)
 
 
+@rule(torch_private.CHECK_ALL)
+def _check_all(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``torch._check_tensor_all``: where an element is false, the frame runs as it was written."""
+    condition = m.use(args[0] if args else kwargs["cond"])
+    if not isinstance(condition, TensorValue) or condition.fake.dtype is not torch.bool:
+        raise Break("FL104", what="torch._check_tensor_all", why="of what is no boolean tensor")
+    decided = m.use(m.tracer.call("call_method", "all", (condition,), {}, "torch._check_tensor_all"))
+    if not truths.checked(m, decided, True):
+        raise Break("FL102", what="torch._check_tensor_all")
+    return Constant(None)
+
+
 @rule(torch_private.ASSERT)
 def _assert(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     truth = m.truth(args[0])

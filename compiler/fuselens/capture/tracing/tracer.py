@@ -214,8 +214,11 @@ class Tracer:
     ) -> Any:
         """The result on fake tensors; ``changes`` says that inputs are written."""
         args, kwargs = fake_calls.fakes_of(node_args), fake_calls.fakes_of(node_kwargs)
-        # operator.setitem writes to a part of its operand
-        whole = (changes or torch_private.augments(target)) and target is not operator.setitem
+        # an assignment to items writes to a part of its operand
+        to_part = target is operator.setitem or (
+            isinstance(target, torch_private.Operation) and target.name in _TO_ITEMS
+        )
+        whole = (changes or torch_private.augments(target)) and not to_part
         if whole and fake_calls.overlap_in_part(args):
             raise Break("FL107", what=what, why="it writes to memory of which another operand is a part")
         if fake_calls.leaves_memory(target, args, kwargs):
@@ -335,6 +338,7 @@ def _tensor_values(args: tuple[Value, ...], kwargs: dict[str, Value]) -> list[Te
     return found
 
 
+_TO_ITEMS = ("setitem", "__setitem__")
 _DTYPES: dict[Any, torch.dtype] = {
     bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128,
 }  # fmt: skip

@@ -62,6 +62,8 @@ class Form:
             return False
         if tuple(wrapper.shape) != self.size or tuple(wrapper.stride()) != self.stride:
             return False
+        if self.has_two_histories(wrapper):
+            return False
         held, beside, context = _flattened(wrapper)
         guard = getattr(self.cls, "__metadata_guard__", None)
         if tuple(held) != self.names or not (guard(self.context, context) if guard else self.context == context):
@@ -71,6 +73,10 @@ class Form:
         ):
             return False
         return all(form.matches(t) if form else not wraps(t) for t, form in zip(held.values(), self.forms, strict=True))
+
+    def has_two_histories(self, wrapper: Any) -> bool:
+        """Whether autograd records what was done to a wrapper, and apart from that to what it wraps."""
+        return self.requires_grad and any(part.requires_grad for part in self.parts(wrapper))
 
     def parts(self, wrapper: Any) -> Iterator[torch.Tensor]:
         """The plain tensors in a wrapper."""
@@ -182,9 +188,15 @@ class _Wrapped(torch.autograd.Function):
 
 def given(tracer: Tracer, obj: Any, source: Source) -> WrapperValue:
     """The value of an existing wrapper: its parts are inputs of the graph."""
-    form = Form.of(obj)
+    try:
+        form = Form.of(obj)
+    except Exception as error:  # noqa: BLE001 - the program's own method, of an object that may not be complete yet
+        why = f"it cannot be taken apart: {type(error).__name__}: {error}"
+        raise Break("FL105", what=f"`{source}`, a {type(obj).__name__}", why=why) from None
     if tracer.graphs.nested:
         raise Break("FL105", what=f"`{source}`, a {form.cls.__name__}", why="inside a function that runs as a whole")
+    if form.has_two_histories(obj):
+        raise Break("FL105", what=f"`{source}`, a {form.cls.__name__}", why="what it wraps requires grad by itself")
     tracer.guard(source, _hook.CALL, form.matches, name="WRAPPER", text=f"{source} wraps what it wrapped, as it did")
     held = src.applied(Unwrap(form), source)
     inner: list[TensorValue] = []
@@ -204,6 +216,9 @@ def given(tracer: Tracer, obj: Any, source: Source) -> WrapperValue:
 
 def made(tracer: Tracer, node: fx.Node) -> WrapperValue:
     """The value of a wrapper that a node makes."""
+    fake = node.meta["val"]
+    if fake.requires_grad and fake.is_leaf:
+        raise Break("FL105", what=f"a new {type(fake).__name__}", why="it is a leaf that requires grad")
     return WrapperValue(node, Form.of(node.meta["val"]))
 
 

@@ -215,7 +215,8 @@ def _defined_by_tensor(m: Machine, receiver: TensorValue, method: str, other: Va
     own = torch_function.own(m, receiver, method)
     if own is not None:
         return m.use(m.call(own, [other], {}))
-    return torch_function.dispatched(m, getattr(torch.Tensor, method), [receiver, other], {})
+    defined = getattr(torch.Tensor, method, None)  # it has no __imatmul__
+    return None if defined is None else torch_function.dispatched(m, defined, [receiver, other], {})
 
 
 def _on_contents(m: Machine, function: Any, left: Value, right: Value, symbol: str) -> Value | None:

@@ -125,6 +125,13 @@ def _base(inputs: Sequence[Any], members: list[int], source: int, differentiable
     if not differentiable:
         begin = min(t.storage_offset() for t in views)
         end = max((_extent(t)[1] - t.data_ptr()) // t.element_size() + t.storage_offset() for t in views)
+        source = max(
+            members, key=lambda i: inputs[i].untyped_storage().nbytes()
+        )  # those of arrays end with their elements
+        if end * first.element_size() > inputs[source].untyped_storage().nbytes():
+            raise Untraceable(
+                "an input is written to that shares memory with another, and they reach beyond their storage"
+            )
         return Base(tuple(members), tuple(t.storage_offset() - begin for t in views), (end - begin,), source)
     base = _viewed(first)
     if any(_viewed(t) is not base for t in views) or not base.is_contiguous() or base.dtype != first.dtype:
