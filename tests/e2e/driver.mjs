@@ -21,6 +21,12 @@ const browser = await chromium.launch({
   ],
 });
 const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, locale: "en-GB", reducedMotion: "reduce" });
+// Nothing moves: a spinner draws sixty frames a second, which the program under test could use.
+await context.addInitScript(() => {
+  const still = new CSSStyleSheet();
+  still.replaceSync("*, *::before, *::after { animation: none !important; transition: none !important; }");
+  document.adoptedStyleSheets.push(still);
+});
 await context.grantPermissions(["clipboard-read", "clipboard-write"]);
 const page = await context.newPage();
 const messages = [];

@@ -70,6 +70,9 @@ def test_a_number_a_nonzero_and_a_mask() -> None:
 
     x = torch.linspace(-1, 3, 20)
     report = check(function, [(x, n) for n in counts(15, 9, 20, 2, 1, 0)], compilations=15)
+    told = [(s.source, s.lower, s.upper) for s in report.symbols]
+    assert told[:3] == [("n.item()", 0, 20), ("y[y > 0.5]", 0, 20), ("torch.nonzero(large > 1.0)", 0, 20)]
+    assert [source for source, *_ in told[3:]] == ["total.item()"] * 2
     kernels = {k.name for g in report.graphs for k in g.kernels}
     assert {"sin_add_0", "add_sum_mul_0", "relu_cos_0"} <= kernels
     assert all(g.kernels for g in report.graphs if g.part_of is not None)

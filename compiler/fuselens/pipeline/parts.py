@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from ..capture.hook import _hook, tensor_layout
 from ..capture.tracing import fake_calls
 from ..capture.tracing import sources as src
 from ..capture.tracing.sources import GuardProgram
-from ..capture.tracing.symbols import INTEGER, LARGEST, NotGuardable, Sizes
+from ..capture.tracing.symbols import INTEGER, LARGEST, NotGuardable, Sizes, made_symbols
 from ..ir.graphs.straight_line import straight_line
 from .refusals import as_captured
 
@@ -117,7 +117,7 @@ class _Unit:
 
 def _units(nodes: Sequence[fx.Node], writes: bool) -> list[_Unit]:
     """The nodes in an order in which they may run: what needs nothing of a part that is being collected goes before it, so
-    that parts are few. Where the graph ``writes`` to something, only what computes with numbers does."""
+    that parts are few. Bodies, which may draw random numbers, do not, and where the graph ``writes`` only numbers do."""
     units: list[_Unit] = []
     home: dict[fx.Node, _Unit] = {}
     collected: _Unit | None = None
@@ -138,7 +138,7 @@ def _units(nodes: Sequence[fx.Node], writes: bool) -> list[_Unit]:
             home[node] = collected
         else:
             unit = home[node] = _Unit([node], compiled=False)
-            if collected is None or needs or state or (decides and writes):
+            if collected is None or needs or state or (decides and (writes or _has_bodies_to_choose(node))):
                 units.append(unit)
                 collected = None
             else:
@@ -155,30 +155,18 @@ def _container(node: fx.Node) -> Any:
 
 
 def _decides(node: fx.Node) -> bool:
-    """Whether data decides what runs, or a number: the node's value has a symbol that none of its operands has. Gradients
-    through several parts are eager's, too."""
+    """Whether data decides what runs, or a number. Gradients through several parts are eager's, too."""
     if _has_bodies_to_choose(node) or node.target is torch.autograd.grad:
         return True
     if node.target in _SLICES and not any(
         isinstance(n.meta.get("val"), torch.Tensor) for n in node.all_input_nodes[1:]
     ):
         return False  # torch names its size anew, which numbers decide
-    given = {s for n in node.all_input_nodes for s in _symbols(n.meta.get("val"))}
-    return any(s not in given for s in _symbols(node.meta.get("val")))
+    return bool(made_symbols(node))
 
 
 def _has_bodies_to_choose(node: fx.Node) -> bool:
     return isinstance(node.target, Operator) and node.target.data_decides
-
-
-def _symbols(value: Any) -> Iterator[Any]:
-    if isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _symbols(item)
-    elif isinstance(value, torch.Tensor):
-        yield from _symbols([*value.shape, *value.stride(), value.storage_offset()])
-    elif torch_private.is_symbolic_number(value):
-        yield from torch_private.raw_expression(value).free_symbols
 
 
 def _is_number(node: fx.Node) -> bool:
@@ -276,6 +264,7 @@ class Part:
             arguments=tuple(i for i, t in enumerate(inputs) if isinstance(t, torch.Tensor)),
         )
         call = self.compiler.compile(captured)
+        captured.inputs.clear()  # as for whole graphs: they are not kept alive
         if sizes is not None:
             sizes.add_guards(guards)
         return guards.build(), call
@@ -294,9 +283,10 @@ class Part:
         graph.output(tuple(known[n] for n in self.gives))
         return graph
 
-    def _as_captured(self, inputs: tuple[Any, ...]) -> Any:
-        module = torch_private.graph_module(torch.nn.Module(), self._graph(None, inputs))
-        return straight_line(module)(inputs)
+    @functools.cached_property
+    def _as_captured(self) -> Call:
+        nothing = [None] * len(self.reads)
+        return straight_line(torch_private.graph_module(torch.nn.Module(), self._graph(None, nothing)))
 
     def _names(self) -> dict[str, dict[int, str]]:
         """The names of sizes and numbers in the whole graph."""

@@ -222,6 +222,7 @@ from .symbolic_sizes import (
     symbol_hint,
     symbolic_float,
     symbolic_integer,
+    symbols_in,
     symint_expression,
     symint_hint,
     symint_may_be_negative,

@@ -278,6 +278,17 @@ def is_symbolic_number(value: object) -> bool:
     return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
+def symbols_in(value: Any) -> Iterator[Any]:
+    """The sympy symbols of numbers, of the layouts of tensors, and of lists of them."""
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from symbols_in(item)
+    elif isinstance(value, torch.Tensor):
+        yield from symbols_in([*value.shape, *value.stride(), value.storage_offset()])
+    elif is_symbolic_number(value):
+        yield from raw_expression(value).free_symbols
+
+
 def item_at(tensor: torch.Tensor, index: Any) -> torch.Tensor:
     """``tensor[index]`` of an integer that may be symbolic, which torch would want to know."""
     return tensor.select(0, index) if isinstance(index, torch.SymInt) else tensor[index]

@@ -24,17 +24,6 @@ def new_tensors_by_items(n, t):
     return t.new_zeros(k) + 1, t.new_ones((k, 2)) * 2, t.new_full((2, k), 0.5), torch.linspace(0, 1, k)
 
 
-@programs(lambda: (torch.tensor([2, 3]),))
-def sizes_from_a_list(t):
-    return torch.ones(t.tolist()).cumsum(1)
-
-
-@programs(lambda: (torch.tensor([2, 1, 3]), some(6)))
-def total_of_a_list_as_a_size(n, t):
-    total = sum(n.tolist())
-    return torch.zeros(total) + t, total
-
-
 @programs(lambda: (torch.tensor(0), some(4, 3)))
 def size_zero(n, t):
     k = n.item()
@@ -54,33 +43,28 @@ def reshaped_by_an_item(n, t):
     return t.view(k, -1).sum(1), t.reshape(6 // k, k).t() + 1
 
 
-@programs(lambda: (torch.tensor(3), some(2, 1)))
-def repeated_by_an_item(n, t):
+@programs(lambda: (torch.tensor(2), some(6)))
+def unflattened_by_an_item(n, t):
     k = n.item()
-    return t.repeat(1, k), t.expand(2, k) * 2, t.tile((k, 1))
+    return t.unflatten(0, (k, -1)), t.unflatten(0, (3, k)).flatten() + 1
+
+
+@programs(lambda: (torch.tensor(2), some(2, 3)))
+def windows_by_an_item(n, t):
+    k = n.item()
+    return t.unfold(1, k, 1), F.avg_pool1d(t, k), F.interpolate(t[None], size=k)
+
+
+@programs(lambda: (torch.tensor(1), some(2, 3)))
+def dimension_by_an_item(n, t):
+    k = n.item()
+    return t.sum(k), t.unsqueeze(k), t.transpose(0, k), t.softmax(k), torch.cat([t, t], k)
 
 
 @programs(lambda: (torch.tensor(2), some(3, 6)))
 def narrowed_by_an_item(n, t):
     k = n.item()
     return t.narrow(1, k, 3).sum(), t.narrow(1, 0, k) + 1, t.select(1, k)
-
-
-@programs(lambda: (torch.tensor(2), some(6)))
-def rolled_by_an_item(n, t):
-    return torch.roll(t, n.item()), t.roll(-int(n))
-
-
-@programs(lambda: (torch.tensor(2), some(4, 4)))
-def diagonal_by_an_item(n, t):
-    k = n.item()
-    return t.triu(k), t.tril(-k), torch.ones(3, 3).triu(k - 1)
-
-
-@programs(lambda: (torch.tensor(2), some(3)))
-def padded_by_an_item(n, t):
-    k = n.item()
-    return F.pad(t, (k, 1), value=-1.0), F.pad(t[None], (0, k)).sum(0)
 
 
 @programs(lambda: (torch.tensor([3, 1, 2]), some(3, 4)))
@@ -102,16 +86,24 @@ def slice_between_items(n, t):
     return t[a:b] + t[b - a], t[: b - a].sum()
 
 
+@programs(lambda: (torch.tensor(1), torch.tensor(4), some(6)))
+def slice_by_tensors(a, b, t):
+    return t[a:b] * 2, t[a], t[b:]
+
+
+@programs(lambda: (torch.tensor(2), some(6)))
+def written_up_to_an_item(n, t):
+    k = n.item()
+    t[:k] = 0
+    t[k] = 9
+    t[k + 1 :] += 1
+    return t * 1
+
+
 @programs(lambda: (torch.tensor(-2), some(6)))
 def negative_index(n, t):
     k = n.item()
     return t[k], t[k:], t[:k]
-
-
-@programs(lambda: (torch.tensor(9), some(6)))
-def slice_past_the_end(n, t):
-    k = n.item()
-    return t[:k] * 2, t[k:].numel()
 
 
 @programs(lambda: (torch.tensor(2.5), some(3)))
@@ -167,10 +159,39 @@ def item_that_is_returned(n):
     return k, k + 1, [k * 2], {"half": k / 2}
 
 
-@programs(lambda: (torch.tensor([[1, 2], [3, 4]]), some(2)))
-def nested_list_of_items(n, t):
-    (a, b), (c, d) = n.tolist()
-    return t * a + b, n.tolist(), t * (c - d)
+@programs(lambda: (torch.tensor(2), some(3)))
+def lookup_by_an_item(n, t):
+    k = n.item()
+    return {1: t, 2: t * 2}[k], [t, t + 1, t + 2][k], ("a", "b", "c")[k]
+
+
+@programs(lambda: (torch.tensor(2), some(3)))
+def membership_of_an_item(n, t):
+    k = n.item()
+    return k in (1, 2), k in {1: 0}, t + 1 if k == 2 else t
+
+
+@programs(lambda: (torch.tensor(2), [1, 2, 3], some(3)))
+def lists_by_an_item(n, values, t):
+    k = n.item()
+    return values[:k], values * k, values.index(k), "ab" * k, t + k
+
+
+@programs(lambda: (torch.tensor(3), some(3)))
+def numbers_to_tensors(n, t):
+    k = n.item()
+    return torch.tensor(k), torch.tensor([k, 2 * k]), torch.scalar_tensor(k), t.new_tensor([k, 1.5])
+
+
+@programs(lambda: (torch.tensor(2), some(2, 3)))
+def power_of_a_matrix(n, t):
+    m = t @ t.t()
+    return torch.linalg.matrix_power(m, n.item()), m ** n.item(), torch.pow(n.item(), t)
+
+
+@programs(lambda: (torch.tensor(-1.0), some(4)))
+def root_of_a_negative_item(v, t):
+    return t * math.sqrt(v.item())
 
 
 @programs(lambda: (some(4),))
@@ -231,14 +252,6 @@ def masks_of_other_sizes(t):
     return t[t > 0.2] + t[t > 0.5]
 
 
-@programs(lambda: (some(3, 4),))
-def mask_of_a_matrix(t):
-    mask = t > 0.7
-    t = t.clone()
-    t[mask] = t[mask] * -1
-    return t, t[mask].view(-1, 1) * torch.ones(2), mask.nonzero().sum(0)
-
-
 @programs(lambda: (some(3, 4), torch.tensor([True, False, True])))
 def mask_and_integers_as_indices(t, m):
     return t[m, 1], t[m, 1:3], t[1, t[0] > 0.3], t[m][:, [0, 2]]
@@ -249,6 +262,22 @@ def values_written_through_a_mask(t, m):
     t[m] = torch.tensor([7.0, 8.0])
     t[~m] += 1
     return t * 2
+
+
+@programs(lambda: (some(6), torch.tensor([True, False] * 3)))
+def accumulated_through_a_mask(t, m):
+    t[m] += t[~m]
+    t.index_put_((m,), torch.tensor(1.0), accumulate=True)
+    t[m] /= 2
+    return t * 1
+
+
+@programs(lambda: (some(4), torch.tensor([True, False, True, False])))
+def loop_over_a_selection(t, m):
+    total = torch.zeros(())
+    for v in t[m]:
+        total = total * 2 + v
+    return total, len(t[m])
 
 
 @programs(lambda: (some(4), torch.tensor([True, True, True, False])))
@@ -277,12 +306,6 @@ def nonzero_as_an_index(n, t):
         t.index_add(0, i, t[i]),
         torch.zeros(4).scatter(0, i, 1.0),
     )
-
-
-@programs(lambda: (torch.tensor([[0, 3], [1, 0]]),))
-def nonzero_of_a_matrix(n):
-    rows, columns = torch.where(n)
-    return rows * 2 + columns, n[rows, columns], n.nonzero().shape
 
 
 @programs(lambda: (torch.tensor([[3, 1], [1, 3], [3, 1]]),))
@@ -322,21 +345,11 @@ def chunks_by_an_item(t, n):
     return [c * 2 for c in t.chunk(k)], [c.sum() for c in t.split(k)]
 
 
-@programs(lambda: (some(6), torch.tensor([2, 3])))
-def split_of_a_wrong_total(t, n):
-    return t.split(n.tolist())
-
-
 @programs(lambda: (some(6), torch.tensor(4)))
 def top_of_an_item(t, n):
     k = n.item()
     values, index = t.topk(k)
     return values, index, t.kthvalue(k).values, t.sort(descending=True).values[:k]
-
-
-@programs(lambda: (some(3), torch.tensor(4)))
-def top_of_too_many(t, n):
-    return t.topk(n.item()).values
 
 
 @programs(lambda: (torch.tensor(3), some(6)))
@@ -348,20 +361,6 @@ def checks_of_both_bounds(n, t):
     return t[:k] + t[t.shape[0] - k :]
 
 
-@programs(lambda: (torch.tensor(3), some(3)))
-def check_of_an_equality(n, t):
-    k = n.item()
-    torch._check(k == t.shape[0], lambda: "other sizes")
-    return torch.zeros(k) + t
-
-
-@programs(lambda: (torch.tensor(4), some(3)))
-def check_of_an_equality_that_fails(n, t):
-    k = n.item()
-    torch._check(k == 3, lambda: "other sizes")
-    return torch.zeros(k) + t
-
-
 @programs(lambda: (torch.tensor(4), some(3)))
 def check_of_an_index(n, t):
     k = n.item()
@@ -370,6 +369,16 @@ def check_of_an_index(n, t):
     except IndexError as e:
         return str(e), t + 1
     return t[k]
+
+
+@programs(lambda: (torch.tensor(3), some(3)))
+def checks_of_other_kinds(n, t):
+    k = n.item()
+    torch._check_type(isinstance(t, torch.Tensor), lambda: "no tensor")
+    torch._check_value(k > 0, lambda: "no")
+    torch._check_tensor_all(t > 0, lambda: "no")
+    torch._check_not_implemented(k < 5)
+    return torch.ones(k) + t
 
 
 @programs(lambda: (torch.tensor(4), some(3)))
@@ -521,20 +530,15 @@ def halved_until_it_is_small(v, t):
     return t * x, turns
 
 
-@programs(lambda: (torch.tensor([3, 1, 2]),))
-def comprehension_over_items(n):
-    return [torch.ones(k) for k in n.tolist()], {k: k * 2 for k in n.tolist()}, torch.cat([n[:k] for k in n.tolist()])
-
-
 @programs(lambda: (some(6).requires_grad_(),))
 def gradient_through_a_mask(t):
     return torch.autograd.grad((t[t > 0.4] ** 2).sum(), t)
 
 
-@programs(lambda: (some(6).requires_grad_(), torch.tensor([3, 2, 1])))
-def gradient_through_a_split(t, n):
-    loss = sum(p.sum() * (i + 1) for i, p in enumerate(t.split(n.tolist())))
-    return torch.autograd.grad(loss, t)
+@programs(lambda: (some(4).requires_grad_(),))
+def gradient_of_a_gradient_through_a_mask(t):
+    (g,) = torch.autograd.grad((t[t > 0.2] ** 3).sum(), t, create_graph=True)
+    return torch.autograd.grad(g.sum(), t)
 
 
 @programs(lambda: (some(4).requires_grad_(), torch.tensor(2)))
@@ -625,11 +629,3 @@ class Pruned(torch.nn.Module):
 @programs(lambda: (Pruned(), some(2, 3)))
 def buffer_as_a_mask(m, x):
     return m(x), m.mask.sum().item()
-
-
-@programs(lambda: (some(2, 2), torch.tensor([0, 1, 1])))
-def steps_by_name(t, which):
-    steps = [torch.sin, torch.cos]
-    for w in which.tolist():
-        t = steps[w](t)
-    return t

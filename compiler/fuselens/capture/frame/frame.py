@@ -410,7 +410,7 @@ class FrameCompiler:
         for s in symbols:
             if s.specialised.removeprefix("-").isdigit() and s.span is not None:
                 self.recorder.on_diagnostic(make("FL203", s.span, what=s.source, value=s.specialised))
-        return symbols
+        return [*symbols, *sizes.decided_by_data(tracer.graphs.current)]
 
     def _machine(
         self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], sizes_are: str, state: int

@@ -18,11 +18,13 @@ import torch
 from ... import torch_private
 from ...record.report import Span, Symbol
 from ...torch_private.result_layouts import is_dense
+from ..breaks import text_of
 from ..hook import _hook
 from .sources import GuardProgram, Source
 
 if TYPE_CHECKING:
     import sympy  # where it is needed: it takes half a second to import, and static sizes do not need it
+    from torch import fx
 
 Program = tuple[tuple[int, int], ...]
 
@@ -255,6 +257,20 @@ class Sizes:
             found[raw.name] = Symbol(self.names.get(raw.name, raw.name), text, hint, lower, upper, value, forced)
         return found
 
+    def decided_by_data(self, graph: fx.Graph) -> list[Symbol]:
+        """The numbers and sizes that nodes of a graph take from data, with the program's text for them."""
+        found: list[Symbol] = []
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                continue
+            for raw in made_symbols(node):
+                span = node.meta.get("span")
+                lower, upper = torch_private.bounds(self.env, raw)
+                found.append(
+                    Symbol(raw.name.removeprefix("z"), text_of(span) or node.name, None, lower, upper, "", span)
+                )
+        return found
+
     def _equal(
         self, guards: GuardProgram, have: tuple[int, int], expression: Any, where: Any, text: str, span: Span | None
     ) -> None:
@@ -283,6 +299,12 @@ class Sizes:
     def rename(self, text: str, suffix: str = "") -> str:
         """``text`` with torch's symbol names replaced by the user's axis names, each with ``suffix``."""
         return torch_private.rename_symbols(text, {raw: name + suffix for raw, name in self.names.items()})
+
+
+def made_symbols(node: fx.Node) -> list[Any]:
+    """The symbols that a node's value has, and none of its operands: data decides them."""
+    given = {s for n in node.all_input_nodes for s in torch_private.symbols_in(n.meta.get("val"))}
+    return [s for s in dict.fromkeys(torch_private.symbols_in(node.meta.get("val"))) if s not in given]
 
 
 _BINARY = {
