@@ -56,18 +56,19 @@ def compile_graph(
         record.fallback = True
         return _hook.disabled(as_captured(captured.module))
 
-    if part_of is None and decided_by_data(captured):
-        return _hook.disabled(or_eager(lambda: _in_parts(run), run))
-
     def compiled() -> Callable[..., Any]:
         made = or_eager(lambda: _compile(run), run)
         if record.memory:
             run.record("memory", "txt", lambda: live_memory.text(record, run.recorder.report.file))
         return made
 
+    in_parts = part_of is None and decided_by_data(captured)
     if run.config.weightless and run.target == "cpu" and _has_large_tensors(captured.module.graph):
-        recorder.later(compiled)
+        if not in_parts:  # whose sizes are known when it runs
+            recorder.later(compiled)
         return _hook.disabled(_without_values(as_captured(captured.module)))
+    if in_parts:
+        return _hook.disabled(or_eager(lambda: _in_parts(run), run))
     if run.config.build or run.target != "cpu":
         return _hook.disabled(compiled())
     recorder.later(compiled)

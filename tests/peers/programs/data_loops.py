@@ -148,7 +148,7 @@ def sym_functions_of_an_item(n, t):
     return t * torch.sym_float(k), torch.sym_int(k / 2) + t, torch.sym_not(k > 3), torch.sym_ite(k > 3, k, 0) + t
 
 
-@programs(lambda: (torch.tensor(True), torch.tensor(3), some(2)))
+@programs(lambda: (torch.tensor(True), torch.tensor(3), some(2)), gap="the truth of a tensor as a number")
 def bools_of_tensors(p, n, t):
     return t * p.item(), bool(n), not n, t + (n > 2).item(), int(p) + float(p)
 
@@ -286,7 +286,7 @@ def too_few_values_for_a_mask(t, m):
     return t
 
 
-@programs(lambda: (some(4), torch.tensor([True, False])))
+@programs(lambda: (some(4), torch.tensor([True, False])), gap="a mask that does not fit")
 def mask_of_a_wrong_size(t, m):
     return t[m] + 1
 

@@ -28,6 +28,7 @@ from ..values.algebra import (
     ObjectValue,
     PartialValue,
     SequenceValue,
+    SymbolValue,
     TensorValue,
     Value,
 )
@@ -138,15 +139,18 @@ def _cond(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     predicate = m.use(bound["pred"])
     branches = [m.use(bound["true_fn"]), m.use(bound["false_fn"])]
     given = m.use(bound.get("operands", SequenceValue([], tuple)))
-    if not isinstance(predicate, TensorValue):
-        truth = m.truth(predicate)
+    decided_by_data = isinstance(predicate, SymbolValue) and predicate.python_type is bool and m.tracer.takes_scalars
+    if not isinstance(predicate, TensorValue) and not decided_by_data:
+        truth = m.truth(predicate) if predicate.python_type is bool else None
         if truth is None or not isinstance(given, SequenceValue):
             raise Break("FL104", what=what, why=f"the predicate is {predicate.describe()}")
         return m.call(branches[0 if truth else 1], list(given.items), {})
-    if predicate.fake.numel() != 1:
+    if isinstance(predicate, TensorValue) and predicate.fake.numel() != 1:
         raise Break("FL104", what=what, why="the predicate is not a single element")
     operands = _operands(m, given, what)
     yes, no = (body_of(m, branch, operands, what) for branch in branches)
+    if not (only_tensors(yes.output) and only_tensors(no.output)):
+        raise Break("FL104", what=what, why="a branch returns something that is not a tensor")
     if not _same_metadata(yes, no):
         raise Break("FL104", what=what, why="the branches return different kinds of tensors")
     op = Operator("cond", _run_cond, yes.module, no.module, data_decides=True)
@@ -155,9 +159,11 @@ def _cond(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 
 def _run_cond(yes: Any, no: Any, predicate: Any, operands: Any, with_yes: Any, with_no: Any) -> tuple[Any, ...]:
-    if torch_private.is_functional(predicate):
+    given = (predicate, *operands, *with_yes, *with_no)
+    if any(torch_private.is_functional(t) for t in given if isinstance(t, torch.Tensor)):
         raise RuntimeError("data decides which branch runs")
-    if torch_private.fake_mode_of(predicate) is not None:  # either branch tells what the results look like
+    symbolic = torch_private.is_symbolic_number(predicate)
+    if symbolic or torch_private.fake_mode_of(predicate) is not None:  # either branch tells what the results look like
         results = yes(*operands, *with_yes)
     else:
         results = yes(*operands, *with_yes) if predicate else no(*operands, *with_no)
@@ -306,6 +312,12 @@ def _has_free_unbacked_symbols(
     return Constant(False)
 
 
+def _nested_region(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """``torch.compiler.nested_compile_region``: the function itself, as in eager PyTorch."""
+    return m.call(args[0], args[1:], kwargs) if args else None
+
+
+NAMED_RULES["torch._higher_order_ops.invoke_subgraph", "invoke_subgraph_placeholder"] = _nested_region
 NAMED_RULES["torch.fx.experimental.symbolic_shapes", "has_free_unbacked_symbols"] = _has_free_unbacked_symbols
 
 

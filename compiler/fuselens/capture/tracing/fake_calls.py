@@ -149,9 +149,23 @@ def _mixes_dtypes(target: Any, args: Arguments, kwargs: Options) -> bool:
     return several and not torch.is_autocast_enabled(operands[0].device.type)
 
 
+def _chooses_from_nothing(target: Any, args: Arguments, kwargs: Options) -> bool:
+    """Whether an element is chosen along a dimension that has none."""
+    name = _name(target)
+    if name not in ("max", "min", "median", "nanmedian", "mode") or not isinstance(args[0], torch.Tensor):
+        return False
+    sizes = args[0].shape
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else -1 if name == "mode" else None)
+    if dim is None:
+        return name in ("max", "min") and any(type(n) is int and n == 0 for n in sizes)
+    known = type(dim) is int and -len(sizes) <= dim < len(sizes)
+    return known and type(sizes[dim]) is int and sizes[dim] == 0
+
+
 _REFUSALS: tuple[tuple[Callable[[Any, Arguments, Options], bool], str], ...] = (
     (_mask_misfits, "the mask does not have the shape of what it selects from"),
     (_subtracts_booleans, "booleans are not subtracted"),
+    (_chooses_from_nothing, "there are no elements to choose from"),
     (_mixes_dtypes, "its operands have different dtypes"),
 )
 
