@@ -190,9 +190,7 @@ def _as_number(m: Machine, value: ArrayValue, tensor: TensorValue, what: str) ->
     if held.fake.is_floating_point() and not (tensor.fake.is_floating_point() or tensor.fake.is_complex()):
         m.tracer.torch_state.guard_ambient(m.tracer.span)
         return _node(m, "call_method", "to", (held, Constant(torch.get_default_dtype())), what)
-    if (
-        not tensor.fake.ndim and held.fake.dtype is not tensor.fake.dtype
-    ):  # both are without dimensions: neither decides
+    if not tensor.fake.ndim and held.fake.dtype is not tensor.fake.dtype:  # neither has dimensions: the tensor decides
         return _node(m, "call_method", "to", (held, Constant(tensor.fake.dtype)), what)
     return held
 

@@ -144,17 +144,17 @@ def _mixes_dtypes(target: Any, args: Arguments, kwargs: Options) -> bool:
         return False
     operands = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
     if _name(target).startswith(("index", "put")):  # positions are of another one
-        operands = [args[0], operands[-1]]
+        operands = [*operands[:1], *operands[-1:]]
     several = len({t.dtype for t in operands}) > 1
     return several and not torch.is_autocast_enabled(operands[0].device.type)
 
 
 def _chooses_from_nothing(target: Any, args: Arguments, kwargs: Options) -> bool:
     """Whether an element is chosen along a dimension that has none."""
-    name = _name(target)
-    if name not in ("max", "min", "median", "nanmedian", "mode") or not isinstance(args[0], torch.Tensor):
+    name, given = _name(target), args[0] if args else kwargs.get("input")
+    if name not in ("max", "min", "median", "nanmedian", "mode") or not isinstance(given, torch.Tensor):
         return False
-    sizes = args[0].shape
+    sizes = given.shape
     dim = kwargs.get("dim", args[1] if len(args) > 1 else -1 if name == "mode" else None)
     if dim is None:
         return name in ("max", "min") and any(type(n) is int and n == 0 for n in sizes)

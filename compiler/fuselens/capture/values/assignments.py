@@ -121,8 +121,10 @@ def _store_on_tensor(m: Machine, owner: TensorValue, name: str, value: Value) ->
     if name == "requires_grad":
         m.call(NamedMethod(owner, "requires_grad_"), [value], {})
         return
-    if isinstance(owner, WrapperValue) and name in (*owner.form.names, *vars(owner.existing or owner.fake)):
-        raise Break("FL110", what=_assignment(owner, name), why="it changes what the tensor is made of")
+    if isinstance(owner, WrapperValue):
+        wrapper = owner.fake if owner.existing is None else owner.existing
+        if name in owner.form.names or name in vars(wrapper):
+            raise Break("FL110", what=_assignment(owner, name), why="it changes what the tensor is made of")
     found, place = class_member(m, owner.kind, name)
     _, where = class_member(m, owner.kind, "__setattr__")
     if where is not None or (place is None and found is not ABSENT):

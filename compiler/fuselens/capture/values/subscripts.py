@@ -188,12 +188,8 @@ _ITEMS: PerKind[Value] = PerKind(_no_item)
 @_ITEMS.of(TensorValue, ArrayValue)
 def _tensor_item(m: Machine, container: Value, key: Value) -> Value:
     decided_by_data = isinstance(key, SymbolValue) and torch_private.number_hint(key.node.meta["val"]) is None
-    if (
-        decided_by_data
-        and isinstance(container, TensorValue)
-        and container.kind is torch.Tensor
-        and container.fake.ndim
-    ):
+    rows = isinstance(container, TensorValue) and container.kind is torch.Tensor and container.fake.ndim
+    if decided_by_data and rows:
         return m.tracer.call("call_function", torch_private.item_at, (container, key), {}, "an item of a tensor")
     return operate(m, operator.getitem, [container, key])
 
