@@ -146,8 +146,6 @@ NOT_WHOLE = {
     "control_flow-cond_in_vmap": "torch.cond inside of vmap",
     "control_flow-loop_over_a_number": "a number that a loop carries",
     "control_flow-scan_of_lengths_that_differ": "a scan of tensors of several lengths",
-    "control_flow-checkpoint_in_grad": "a checkpoint inside of torch.func.grad",
-    "control_flow-grad_in_a_checkpoint": "torch.func.grad inside of a checkpoint",
     "control_flow-grad_of_a_functional_call": "state_dict of a module",
     "control_flow-vmap_with_an_index": "positions that vmap goes over",
     "control_flow-dual_numbers": "forward-mode derivatives by dual numbers",

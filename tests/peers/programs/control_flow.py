@@ -178,7 +178,7 @@ def vmap_in_a_branch(t, p):
     return torch.cond(p, vmap(lambda v: v * v.sum()), lambda v: v - 1, (t,))
 
 
-@programs(lambda: (some(3), torch.tensor(True)), gap="torch.cond inside of functionalize")
+@programs(lambda: (some(3), torch.tensor(True)))
 def cond_in_functionalize(t, p):
     def inner(v):
         return torch.cond(p, lambda w: w.clone().add_(1), lambda w: w - 1, (v,))
@@ -356,16 +356,6 @@ def cond_in_a_checkpoint(x, p):
     return torch.autograd.grad(out.sum(), x)
 
 
-@programs(lambda: (some(3),), gap="a checkpoint inside of torch.func.grad")
-def checkpoint_in_grad(t):
-    return grad(lambda v: checkpoint(torch.sin, v, use_reentrant=False).sum())(t)
-
-
-@programs(lambda: (some(3).requires_grad_(),))
-def grad_in_a_checkpoint(t):
-    return said(lambda: checkpoint(lambda v: grad(lambda w: (w**3).sum())(v), t, use_reentrant=False))
-
-
 @programs(lambda: (torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Sigmoid(), torch.nn.GELU()), some(3).requires_grad_()))
 def checkpoints_in_sequence(m, x):
     out = checkpoint_sequential(m, 2, x, use_reentrant=False)
@@ -422,7 +412,7 @@ def vmap_that_writes_to_what_is_shared(t, total):
     return vmap(lambda v: total.add_(v))(t)
 
 
-@programs(lambda: (some(3),), gap="functionalize that removes views")
+@programs(lambda: (some(3),))
 def functionalize_of_views(t):
     def inner(v):
         v = v.clone()

@@ -344,6 +344,16 @@ def _jacfwd(m: Machine, function: Value, options: Options, args: list[Value], kw
     return _jacobian(m, torch.func.jacfwd, function, options, args, kwargs, None)
 
 
+@transform("functionalize")
+def _functionalize(m: Machine, function: Value, options: Options, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The function itself, whose writes and views the graph knows, unless what it returns is one of its arguments."""
+    output = resolve(m, m.call(function, args, kwargs))
+    given = {torch_private.storage_key(t.fake) for t in leaves([resolve(m, a) for a in (*args, *kwargs.values())])}
+    if any(torch_private.storage_key(t.fake) in given for t in leaves([output])):
+        raise Break("FL104", what="torch.func.functionalize", why="it returns an argument, or a view of one")
+    return output
+
+
 def _jacobian(
     m: Machine, make: Any, function: Value, options: Options, args: list[Value], kwargs: dict[str, Value],
     grad_enabled: bool | None,
