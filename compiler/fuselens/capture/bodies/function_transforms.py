@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ... import torch_private
 from ..breaks import Break
 from ..calls.calls import closure_of
 from ..rules.table import CODE_RULES, RULES, rule
