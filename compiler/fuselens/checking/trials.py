@@ -6,7 +6,7 @@ first few. Where it decides a branch, the inputs must have taken both sides of i
 finite, inputs that are not are among them, and count with gradients where eager's result is finite.
 
 A fix that leaves a break of another kind where its own was is tried with the fix of that one on top: the two are one
-fix then. A graph that runs eagerly as a whole (FL301, as ``torch.cond`` makes it) is no better than a break: nothing of
+fix then. A graph that runs eagerly as a whole (FL301) is no better than a break: nothing of
 it is compiled any more. Such fixes stay templates.
 """
 

@@ -302,6 +302,15 @@ def _flex_layout(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Val
     return m.tracer.call("call_method", "copy_", (made, out), {}, "flex_attention")
 
 
+def _makes_masks(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """``create_block_mask`` is traced; positions in its functions are tensors."""
+    RULES[torch_private.flex_index_mode()] = _index_by_tensors
+    return None
+
+
+NAMED_RULES["torch.nn.attention.flex_attention", "create_block_mask"] = _makes_masks
+
+
 def _has_free_unbacked_symbols(
     m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[str, Value]
 ) -> Value | None:
