@@ -217,16 +217,16 @@ class Part:
         for guards, call in self._variants:
             if guards.check(_nothing, inputs)[0]:
                 return call(inputs)
-        with self._lock:
-            if len(self._variants) >= self.compiler.limit:
-                return self._as_captured(inputs)
-            try:
+        if len(self._variants) >= self.compiler.limit:
+            return self._as_captured(inputs)
+        try:
+            with self._lock:
                 variant = self._variant(inputs)
-            except Break as found:
-                made = self._as_captured(inputs)
-                self.compiler.refused(found.diagnostic("", "").message)  # not where the program itself fails
-                return made
-            self._variants = [*self._variants, variant]
+                self._variants = [*self._variants, variant]
+        except Break as found:
+            made = self._as_captured(inputs)
+            self.compiler.refused(found.diagnostic("", "").message)  # not where the program itself fails
+            return made
         return variant[1](inputs)
 
     def _variant(self, inputs: tuple[Any, ...]) -> tuple[_hook.Guards, Call]:

@@ -100,7 +100,7 @@ def _named(kind: str, name: str) -> Operation | None:
         run: Any = functools.reduce(getattr, name.split("."), private.numpy)
         return Operation(kind, name, _no_halves(run) if name in _OVERFLOWING else run, name in _WRITING_FUNCTIONS)
     if kind == "operator":
-        return Operation(kind, name, getattr(operator, name), name == "setitem" or _is_in_place(name))
+        return Operation(kind, name, getattr(operator, name), _is_in_place(name))
     if name in _NOT_METHODS or not hasattr(private.numpy.ndarray, name):
         return None
     if kind == "attribute":

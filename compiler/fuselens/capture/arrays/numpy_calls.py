@@ -104,12 +104,10 @@ def _constructor(function: Any) -> None:
             known = torch.from_numpy(given[0].value[None]).dtype
             return m.tracer.call("call_function", function, tuple(given), {"dtype": Constant(known), **named}, what)
         if given and isinstance(given[0], ArrayValue) and given[0].is_number:
-            number = m.tracer.call("call_method", "clone", (arrays.memory(m, given[0], what),), {}, what)
-            return m.call(attributes.load(m, m.use(number), "to"), [], named) if named else number
+            return _copy(m, arrays.memory(m, given[0], what), named, what)
         data = tensor_of(m, given[0]) if given else None
         if data is not None and function is torch.tensor:
-            copied = m.use(m.tracer.call("call_method", "clone", (data,), {}, what))
-            return m.call(attributes.load(m, copied, "to"), [], named) if named else copied
+            return _copy(m, data, named, what)
         if data is not None:
             return m.tracer.call("call_function", function, (data, *given[1:]), named, what)
         if function is not torch.asarray and len(given) == 1 and not named and isinstance(given[0], SequenceValue):
@@ -131,8 +129,13 @@ def new_tensor(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[
     held = arrays.memory(m, data, "Tensor.new_tensor")
     if data.flips:
         return None
-    copied = m.use(m.tracer.call("call_method", "clone", (held,), {}, "Tensor.new_tensor"))
-    return m.call(attributes.load(m, copied, "to"), [], kwargs) if kwargs else copied
+    return _copy(m, held, kwargs, "Tensor.new_tensor")
+
+
+def _copy(m: Machine, held: TensorValue, options: dict[str, Value], what: str) -> Value:
+    """A new tensor of the same elements, as ``options`` say."""
+    copied = m.use(m.tracer.call("call_method", "clone", (held,), {}, what))
+    return m.call(attributes.load(m, copied, "to"), [], options) if options else copied
 
 
 def _leaves(m: Machine, value: Value) -> Iterator[Value]:
