@@ -10,6 +10,7 @@ import type { Overviews } from "./overviews";
 
 export const VIEW = "fuselens.overview";
 const BREAKS_ONLY = "fuselens.breaksOnly";
+const QUIET = 300; // milliseconds without a row asked for: all are drawn
 
 export class OverviewTree implements vscode.TreeDataProvider<Node>, vscode.Disposable {
   private roots: Node[] = [];
@@ -18,6 +19,8 @@ export class OverviewTree implements vscode.TreeDataProvider<Node>, vscode.Dispo
   /** The file that was looked at last: while editors change there is none. */
   private active: string | undefined;
   private breaksOnly = false;
+  /** Runs while rows are drawn anew. */
+  private drawing: NodeJS.Timeout | undefined;
   private readonly changed = new vscode.EventEmitter<void>();
   readonly onDidChangeTreeData = this.changed.event;
   private readonly view: vscode.TreeView<Node>;
@@ -57,11 +60,15 @@ export class OverviewTree implements vscode.TreeDataProvider<Node>, vscode.Dispo
     this.view.message = filtered ? "There is no graph break in the open files." : "";
     if (!same) {
       this.changed.fire();
+      this.followDrawn();
     }
     this.follow();
   }
 
   getTreeItem(node: Node): vscode.TreeItem {
+    if (this.drawing) {
+      this.followDrawn();
+    }
     const folded =
       node.unfolded === undefined
         ? vscode.TreeItemCollapsibleState.None
@@ -82,7 +89,8 @@ export class OverviewTree implements vscode.TreeDataProvider<Node>, vscode.Dispo
       item.iconPath = vscode.ThemeIcon.File;
     }
     if (node.kind !== "guards" && (node.place || node.document || node.kind === "file")) {  // a click on guards unfolds them
-      item.command = { command: "fuselens.tree.activate", title: "Open", arguments: [node] };
+      // No arguments: an editor of 2024 forgets those of rows drawn anew, and does nothing. The selection is this row.
+      item.command = { command: "fuselens.tree.activate", title: "Open" };
     }
     return item;
   }
@@ -96,7 +104,17 @@ export class OverviewTree implements vscode.TreeDataProvider<Node>, vscode.Dispo
   }
 
   dispose(): void {
+    clearTimeout(this.drawing);
     this.parts.forEach((part) => part.dispose());
+  }
+
+  /** Follows the cursor once the rows are drawn: an editor of 2024 that is asked for a row meanwhile loses all others. */
+  private followDrawn(): void {
+    clearTimeout(this.drawing);
+    this.drawing = setTimeout(() => {
+      this.drawing = undefined;
+      this.follow();
+    }, QUIET);
   }
 
   /** Marks the function at the cursor, unless something in it is marked already. */
@@ -104,7 +122,7 @@ export class OverviewTree implements vscode.TreeDataProvider<Node>, vscode.Dispo
     const editor = vscode.window.activeTextEditor;
     const overview = editor && this.overviews.of(editor.document.uri);
     const file = this.roots.find((root) => root.file === overview?.uri);
-    if (!this.view.visible || editor?.document.languageId !== "python" || file === undefined) {
+    if (this.drawing || !this.view.visible || editor?.document.languageId !== "python" || file === undefined) {
       return;
     }
     const found = functionAt(file, editor.selection.active.line);
