@@ -49,16 +49,24 @@ def act(workbench: Workbench, containing: str, action: str) -> None:
     workbench.click(f"{ROW}:hover .actions a.action-label[aria-label^='{action}']")
 
 
-def acted(workbench: Workbench, containing: str, action: str, effect: Callable[[], bool]) -> None:
-    """Presses it until that has an effect: a row that is drawn anew meanwhile takes no click."""
+def again(what: str, press: Callable[[], None], effect: Callable[[], bool], seconds: float) -> None:
+    """Presses until that has an effect: a row that is drawn anew between button down and up takes no click."""
 
     def pressed() -> bool:
-        act(workbench, containing, action)
+        press()
         with contextlib.suppress(AssertionError):
-            return until("effect", effect, 15)
+            return until("effect", effect, seconds)
         return False
 
-    until(f"effect of {action}", pressed)
+    until(what, pressed)
+
+
+def acted(workbench: Workbench, containing: str, action: str, effect: Callable[[], bool]) -> None:
+    again(f"effect of {action}", lambda: act(workbench, containing, action), effect, 15)
+
+
+def opened(workbench: Workbench, containing: str, effect: Callable[[], bool], selector: str = ROW) -> None:
+    again(f"what {containing} leads to", lambda: workbench.click(selector, containing), effect, 5)
 
 
 def choose(workbench: Workbench, containing: str, entry: str) -> None:
@@ -75,8 +83,8 @@ def copied(workbench: Workbench, beginning: str) -> None:
     until(f"{beginning!r} in the clipboard", lambda: workbench.probe(source, beginning))
 
 
-def at_cursor(workbench: Workbench, place: str) -> None:
-    until(f"cursor at {place}", lambda: any(place in text for text in workbench.texts(CURSOR)))
+def at_cursor(workbench: Workbench, place: str) -> bool:
+    return any(place in text for text in workbench.texts(CURSOR))
 
 
 def shown(workbench: Workbench) -> list[str]:
@@ -104,13 +112,12 @@ def test_the_icon_counts_breaks(workbench: Workbench) -> None:
 
 
 def test_a_break_leads_to_the_code(workbench: Workbench) -> None:
-    workbench.click(ROW, "branches on a tensor's value")
-    at_cursor(workbench, "Ln 13, Col 19 (11 selected)")
+    opened(workbench, "branches on a tensor's value", lambda: at_cursor(workbench, "Ln 13, Col 19 (11 selected)"))
 
 
 def test_a_function_leads_to_the_code(workbench: Workbench) -> None:
-    workbench.click(f"{ROW} .monaco-icon-label-container", "3 graphs")
-    at_cursor(workbench, "Ln 11, Col 8 (3 selected)")
+    label = f"{ROW} .monaco-icon-label-container"
+    opened(workbench, "3 graphs", lambda: at_cursor(workbench, "Ln 11, Col 8 (3 selected)"), label)
 
     def unfolded() -> bool:
         with contextlib.suppress(AssertionError):
@@ -122,18 +129,15 @@ def test_a_function_leads_to_the_code(workbench: Workbench) -> None:
 
 
 def test_a_kernel_leads_to_its_text_and_to_the_code(workbench: Workbench) -> None:
-    workbench.click(ROW, "abs_add_div_0")
-    until("kernel", lambda: any(path.endswith("/cpp.cpp") for path in shown(workbench)))
+    opened(workbench, "abs_add_div_0", lambda: any(path.endswith("/cpp.cpp") for path in shown(workbench)))
     workbench.screenshot("51-kernel")
-    act(workbench, "sum_lt_0", "Go to Code")
-    at_cursor(workbench, "Ln 13")
+    acted(workbench, "sum_lt_0", "Go to Code", lambda: at_cursor(workbench, "Ln 13"))
 
 
 def test_stages_open_and_are_saved(workbench: Workbench, workspace: Path) -> None:
     target = workspace / "saved stage.loop"
     workbench.click(ROW, "stages")
-    workbench.click(ROW, "fuse")
-    until("loops", lambda: any(path.endswith("/fuse.loop") for path in shown(workbench)))
+    opened(workbench, "fuse", lambda: any(path.endswith("/fuse.loop") for path in shown(workbench)))
     act(workbench, "fuse", "Save As")
     proposed = "/toy.graph0.fuse.loop"
     source = "() => document.activeElement?.value ?? ''"
@@ -149,8 +153,7 @@ def test_guards_open_and_lead_to_the_code(workbench: Workbench) -> None:
     acted(workbench, "guards", "Open the Generated Document", lambda: "/guards.txt" in " ".join(shown(workbench)))
     workbench.click(ROW, "guards")
     guard = until("a guard", lambda: [t for t in rows(workbench) if "line 12" in t and "→" not in t])[0]
-    workbench.click(ROW, guard.split(" line ")[0].rstrip(","))
-    at_cursor(workbench, "Ln 12")
+    opened(workbench, guard.split(" line ")[0].rstrip(","), lambda: at_cursor(workbench, "Ln 12"))
 
 
 def test_copying_a_row_and_a_summary(workbench: Workbench) -> None:
