@@ -168,7 +168,10 @@ def show(rows: dict[str, Row], sort: str) -> str:
 
 def _problems(row: Row) -> list[tuple[str, str]]:
     found = [(s, str(r["problem"]).splitlines()[0][:120]) for s, r in row.items() if "problem" in r]
-    return found + [(s, f"differs by {r['distance']:.1e}") for s, r in row.items() if r.get("agrees") is False]
+    found += [(s, f"differs by {r['distance']:.1e}") for s, r in row.items() if r.get("agrees") is False]
+    return found + [
+        (s, "draws random numbers: not compared") for s, r in row.items() if s != "eager" and r.get("agrees", 0) is None
+    ]
 
 
 def main() -> None:

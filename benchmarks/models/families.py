@@ -26,15 +26,20 @@ class Program:
     training: bool = False
     tf32: bool = False
 
-    def call(self, wrap: Compile) -> Call:
+    def call(self, wrap: Compile, exact: bool = False) -> Call:
+        """``exact``: in the next wider precision; without autocast for a training step, which has float32 for weights."""
         torch.manual_seed(0)
         module, args, kwargs = self.make()
+        if exact:
+            half = any(p.dtype in (torch.float16, torch.bfloat16) for p in module.parameters())
+            wider = torch.float32 if half or self.training else torch.float64
+            module, args, kwargs = module.to(wider), widened(args, wider), widened(kwargs, wider)
         compiled = wrap(module)
         if self.training:
             parameters = [p for p in module.parameters() if p.requires_grad]
 
             def step() -> Any:
-                with torch.autocast("cuda", torch.bfloat16):
+                with torch.autocast("cuda", torch.bfloat16, enabled=not exact):
                     out = compiled(*args, **kwargs)
                     loss = out["loss"] if isinstance(out, dict) else _total(out)
                 return [loss, *torch.autograd.grad(loss, parameters, allow_unused=True)]
@@ -46,6 +51,15 @@ class Program:
                 return compiled(*args, **kwargs)
 
         return forward
+
+
+def widened(value: Any, dtype: torch.dtype) -> Any:
+    """Arguments with each floating-point tensor in ``dtype``."""
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype) if value.is_floating_point() else value
+    if isinstance(value, dict):
+        return {key: widened(v, dtype) for key, v in value.items()}
+    return type(value)(widened(v, dtype) for v in value) if isinstance(value, (list, tuple)) else value
 
 
 def _total(out: Any) -> torch.Tensor:
