@@ -21,6 +21,9 @@ T = TypeVar("T")
 HERE = Path(__file__).resolve().parent
 # seconds, for whatever is waited for: only what never comes takes them, however busy the machine is
 PATIENCE = float(os.environ.get("FUSELENS_PATIENCE", "300"))
+# the palette is shown and holds this command
+OPEN_PALETTE = """(command) => [...document.querySelectorAll(".quick-input-widget")].some((widget) =>
+    widget.style.display !== "none" && widget.querySelector("input.input")?.value.endsWith(command))"""
 LENS = ".codelens-decoration a"
 NOTIFICATION = ".notification-list-item-message"
 
@@ -366,8 +369,15 @@ class Workbench:
             self.page("press", "Escape")
             return False
 
+        def taken() -> bool:
+            """The palette is gone: it takes no Enter while its list is filtered."""
+            self.page("press", "Enter")
+            with contextlib.suppress(AssertionError):
+                return until("closed palette", lambda: not self.page("evaluate", OPEN_PALETTE, command), 5)
+            return False
+
         until(f"{command} in the palette", listed)
-        self.page("press", "Enter")
+        until(f"{command} taken", taken)
 
     def save(self) -> None:
         self.page("press", "Control+s")
