@@ -2,7 +2,7 @@
 
 import type { FromPage, ToPage } from "../src/pictures/messages";
 import type { Pictures, Place } from "../src/server/protocol";
-import { host } from "./host";
+import { host, whenReleased } from "./host";
 import { drawMemory, drawRoofline, drawTiming, drawTimeline, picked, type Draw } from "./pictures/charts";
 import { button, element } from "./pictures/dom";
 import { GraphView, type Picture } from "./pictures/graph";
@@ -104,7 +104,7 @@ function show(message: Extract<ToPage, { kind: "pictures" }>): void {
 
 window.addEventListener("message", ({ data }: MessageEvent<ToPage>) => {
   if (data.kind === "pictures") {
-    show(data);
+    whenReleased(() => show(data));
   } else if (data.kind === "cursor") {
     graph.follow(data.uri, data.line);
   } else if (pictures === undefined) {

@@ -1,16 +1,18 @@
 // The run panel: a run's figures, its values and its kernels, and the runs before it.
 
 import type { RunPage } from "../src/runs/history";
-import { host } from "./host";
+import { host, whenReleased } from "./host";
 
 const root = document.getElementById("root")!;
 
-window.addEventListener("message", ({ data }: MessageEvent<RunPage | null>) => {
+window.addEventListener("message", ({ data }: MessageEvent<RunPage | null>) => whenReleased(() => show(data)));
+host.postMessage({ kind: "ready" });
+
+function show(data: RunPage | null): void {
   const focused = document.activeElement?.id ?? "";
   root.replaceChildren(...(data ? pageOf(data) : [element("p", "empty", "Press Run above a compiled function: what it does, compiled and eagerly, is shown here.")]));
   document.getElementById(focused)?.focus();
-});
-host.postMessage({ kind: "ready" });
+}
 
 function pageOf(page: RunPage): HTMLElement[] {
   const summary = element("section", "summary");

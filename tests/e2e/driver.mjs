@@ -70,6 +70,8 @@ const methods = {
   texts: (selector) => page.locator(selector).filter({ visible: true }).allInnerTexts(),
   box: (selector, text) => locate(selector, text).boundingBox(),
   move: (x, y) => page.mouse.move(x, y, { steps: 4 }),
+  down: () => page.mouse.down(),
+  up: () => page.mouse.up(),
   select: (selector, label) => locate(selector).selectOption({ label }).then(() => null),
   resize: (width, height) => page.setViewportSize({ width, height }).then(() => null),
   press: (keys) => page.keyboard.press(keys),

@@ -67,6 +67,41 @@ async def test_after_many_saves_the_findings_of_the_last_text_stand(editor, tmp_
     await editor.until(lambda: found() == [44], 60)
 
 
+async def test_a_check_that_makes_place_shows_nothing_more(tmp_path):
+    """Each save moves the finding by a line, at another moment of the check before, whose worker is slow to end it."""
+    editor = await Editor().start(tmp_path)
+    try:
+        file, _ = await editor.open(tmp_path / "slow.py", _with_kernels(1))
+        (worker,) = map(psutil.Process, editor.worker_pids())
+        shown: set[tuple[int | None, int]] = set()
+
+        async def watch(seconds: float) -> None:
+            end = asyncio.get_running_loop().time() + seconds
+            while asyncio.get_running_loop().time() < end:
+                known = editor.diagnostics[file.uri]
+                shown.update((known.version, d.range.start.line) for d in known.diagnostics if d.code == "FL103")
+                await asyncio.sleep(0.01)
+
+        for version in range(2, 10):
+            file.path.write_text(text := _with_kernels(version))
+            file.replace(text)
+            editor.client.text_document_did_save(lsp.DidSaveTextDocumentParams(file.identifier))
+            await watch(0.3 + 0.1 * version)
+            worker.suspend()
+            asyncio.get_running_loop().call_later(0.6, worker.resume)
+        await watch(3)
+        assert shown
+        assert {(version, line) for version, line in shown if version is not None and line != 5 + version} == set()
+    finally:
+        await editor.stop()
+
+
+def _with_kernels(lines: int) -> str:
+    """A break below so many lines, among kernels that no cache has."""
+    kernels = "".join(f"    x = (x * {lines}.{k} + {k}).softmax(0).cumsum(0)\n" for k in range(1, 40))
+    return HEAD + "    # more\n" * lines + "    print(x)\n" + kernels + "    return x\n"
+
+
 async def test_what_a_cold_worker_does_is_said_and_predictions_come_first(tmp_path):
     """Before torch is imported there are only predictions, from the source."""
     editor = await Editor().start(tmp_path)

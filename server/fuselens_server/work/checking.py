@@ -141,17 +141,27 @@ class Checks:
             options={**settings.options, **document.options, "build": not settings.warm_files},
             known={name: report.fingerprint for name, report in document.offered.items()},
         )  # fmt: skip
-        later = asyncio.get_running_loop().call_later
-        timers = [later(EARLY_SECONDS, self._show_predictions, document)]
+        task = self._tasks.of(document)
+        timers: list[asyncio.TimerHandle] = []
+
+        def later(show: Callable[[], None]) -> None:
+            """A check that makes place for another one still hears of its text until nothing of it runs."""
+
+            def due() -> None:
+                if self._tasks.of(document) is task:
+                    show()
+
+            timers.append(asyncio.get_running_loop().call_later(EARLY_SECONDS, due))
 
         def heard(event: wire.Event) -> None:
-            if event.kind == "early" and event.file is not None:
-                timers.append(later(EARLY_SECONDS, self._found_early, document, event.file))
+            if event.kind == "early" and (found := event.file) is not None:
+                later(lambda: self._found_early(document, found))
             elif event.kind == "starting":
                 p.report_now(event.message)
             else:
                 p.report(event.message)
 
+        later(lambda: self._show_predictions(document))
         async with self._client.show_progress(
             f"Fuselens: {PurePath(document.path).name}", lambda: self.cancel(document)
         ) as p:

@@ -36,9 +36,13 @@ class KeyedTasks(Generic[K]):
         self._tasks[key] = task
         task.add_done_callback(lambda done: self._done(key, done))
 
+    def of(self, key: K) -> asyncio.Task[None] | None:
+        """The task that ``key`` has. One that was cancelled is not, also while it ends."""
+        return self._tasks.get(key)
+
     async def wait(self, key: K) -> None:
         """Returns when the task of ``key`` has ended, however it did."""
-        if task := self._tasks.get(key):
+        if task := self.of(key):
             await asyncio.wait([task])
 
     def cancel(self, key: K) -> bool:
@@ -49,7 +53,7 @@ class KeyedTasks(Generic[K]):
         return task is not None
 
     def _done(self, key: K, task: asyncio.Task[None]) -> None:
-        if self._tasks.get(key) is task:
+        if self.of(key) is task:
             del self._tasks[key]
         self._on_end()
         if not task.cancelled() and (error := task.exception()) is not None:
