@@ -20,9 +20,9 @@ function release(): void {
   waiting = undefined;
 }
 
-window.addEventListener("pointerdown", () => (held = true), true);
+window.addEventListener("pointerdown", () => (held = true));
 for (const end of ["pointerup", "pointercancel", "blur"]) {
-  window.addEventListener(end, () => setTimeout(release), true); // after the click
+  window.addEventListener(end, () => setTimeout(release)); // after the click
 }
 
 /**

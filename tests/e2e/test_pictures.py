@@ -123,6 +123,21 @@ def test_memory_and_time_are_those_of_the_toy(toy: Webview, workbench: Workbench
     workbench.screenshot("pictures-timing")
 
 
+def press_while_drawn(workbench: Workbench, page: Webview, path: Path, label: str) -> None:
+    """Presses a button, and releases it after the page was sent other pictures."""
+    page("hover", "button", label, 60_000)
+    workbench.page("down")
+    page.evaluate(COUNT_PICTURES)
+    workbench.probe.rewrite(path, path.read_text() + "# edited\n")
+    until("other pictures", lambda: page.evaluate("() => window.told"))
+    workbench.page("up")
+
+
+COUNT_PICTURES = """() => {
+    window.told = 0;
+    window.addEventListener("message", ({ data }) => { window.told += data.kind === "pictures" });
+}"""
+RUN = "Fuselens: run"
 RUNNING = """\
 import time
 
@@ -161,7 +176,10 @@ def test_runs_say_what_they_took_and_why_they_compiled_again(workbench: Workbenc
     tab(page, "Roofline")
     page.visible(".nothing", "No kernel has been timed")
     workbench.screenshot("pictures-roofline-empty")
-    page.click("button", "Run the File and Follow It")
+    press_while_drawn(workbench, page, path, "Run the File and Follow It")
+    until(
+        "the terminal", lambda: workbench.probe("return vscode.window.terminals.some((t) => t.name === argument)", RUN)
+    )
     page.visible("#panel-roofline .bar")
     assert page.texts("#panel-roofline svg .title") == ["The last run of running.py"]
     shown_there = page.texts("#panel-roofline svg .label")

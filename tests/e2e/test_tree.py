@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from workbench import Workbench, until
+from workbench import Workbench, again, until
 
 PANE = "#workbench\\.view\\.extension\\.fuselens"
 ROW = f"{PANE} .monaco-list-row"
@@ -47,18 +46,6 @@ def act(workbench: Workbench, containing: str, action: str) -> None:
     """Presses an inline action of a row, by its name."""
     workbench.hover(ROW, containing)
     workbench.click(f"{ROW}:hover .actions a.action-label[aria-label^='{action}']")
-
-
-def again(what: str, press: Callable[[], None], effect: Callable[[], bool], seconds: float) -> None:
-    """Presses until that has an effect: a row that is drawn anew between button down and up takes no click."""
-
-    def pressed() -> bool:
-        press()
-        with contextlib.suppress(AssertionError):
-            return until("effect", effect, seconds)
-        return False
-
-    until(what, pressed)
 
 
 def acted(workbench: Workbench, containing: str, action: str, effect: Callable[[], bool]) -> None:
@@ -120,12 +107,10 @@ def test_a_function_leads_to_the_code(workbench: Workbench) -> None:
     opened(workbench, "3 graphs", lambda: at_cursor(workbench, "Ln 11, Col 8 (3 selected)"), label)
 
     def unfolded() -> bool:
-        with contextlib.suppress(AssertionError):
-            return until("graphs", lambda: any("graph 0" in text for text in rows(workbench)), 2)
-        workbench.click(ROW, "3 graphs")
-        return False
+        return any("graph 0" in text for text in rows(workbench))
 
-    until("unfolded again", unfolded)
+    if not unfolded():
+        again("the graphs again", lambda: workbench.click(ROW, "3 graphs"), unfolded, 2)
 
 
 def test_a_kernel_leads_to_its_text_and_to_the_code(workbench: Workbench) -> None:

@@ -42,6 +42,22 @@ def until(what: str, attempt: Callable[[], T], seconds: float = PATIENCE) -> T:
         pause = min(1.3 * pause, 0.5)
 
 
+def again(what: str, press: Callable[[], object], effect: Callable[[], T], seconds: float) -> T:
+    """Presses until that has an effect within so many seconds, and returns it: what is drawn anew between button down and
+    up takes no click, and what is busy takes no key. What is to be pressed may be gone: that is the effect."""
+
+    def pressed() -> T | None:
+        with contextlib.suppress(AssertionError):
+            press()
+        with contextlib.suppress(AssertionError):
+            return until("effect", effect, seconds)
+        return None
+
+    found = until(what, pressed)
+    assert found is not None
+    return found
+
+
 class Chromium:
     """A page in a browser, driven through ``driver.mjs``. A refused request raises AssertionError."""
 
@@ -294,28 +310,12 @@ class Workbench:
 
     def press_lens(self, lens: str, effect: Callable[[], T]) -> T:
         """Clicks a lens until that has an effect, and returns it: a lens that is drawn anew meanwhile takes no click."""
-
-        def pressed() -> T | None:
-            with contextlib.suppress(AssertionError):  # it may be gone: that is the effect
-                self.page("click", LENS, lens, 20_000)
-            try:
-                return until("effect", effect, 20)
-            except AssertionError:
-                return None
-
-        return until(f"effect of the lens {lens!r}", pressed)
+        return again(f"effect of the lens {lens!r}", lambda: self.page("click", LENS, lens, 20_000), effect, 20)
 
     def enter(self, what: str, effect: Callable[[], T]) -> T:
-        """Presses Enter until that has an effect, and returns it: a dialog that still reads a folder takes no key."""
-
-        def pressed() -> T | None:
-            self.page("press", "Enter")
-            try:
-                return until(what, effect, 5)
-            except AssertionError:
-                return None
-
-        return until(what, pressed)
+        """Presses Enter until that has an effect, and returns it: a dialog that still reads a folder takes no key, nor does
+        a palette while its list is filtered."""
+        return again(what, lambda: self.page("press", "Enter"), effect, 5)
 
     def notifications(self) -> list[str]:
         """Those on the screen, and in the list of those that went by if it is shown."""
@@ -369,15 +369,8 @@ class Workbench:
             self.page("press", "Escape")
             return False
 
-        def taken() -> bool:
-            """The palette is gone: it takes no Enter while its list is filtered."""
-            self.page("press", "Enter")
-            with contextlib.suppress(AssertionError):
-                return until("closed palette", lambda: not self.page("evaluate", OPEN_PALETTE, command), 5)
-            return False
-
         until(f"{command} in the palette", listed)
-        until(f"{command} taken", taken)
+        self.enter(f"{command} taken", lambda: not self.page("evaluate", OPEN_PALETTE, command))
 
     def save(self) -> None:
         self.page("press", "Control+s")
@@ -396,16 +389,7 @@ class Workbench:
 
     def choose(self, name: str, value: Any) -> None:
         """Gives the setting that is shown another value, as a person does: again where the list was drawn anew meanwhile."""
-
-        def chosen() -> bool:
-            with contextlib.suppress(AssertionError):
-                self._choose(name, value)
-            try:
-                return until("value", lambda: self.probe.value(name) == value, 20)
-            except AssertionError:
-                return False
-
-        until(f"{name} = {value!r}", chosen)
+        again(name, lambda: self._choose(name, value), lambda: self.probe.value(name) == value, 20)
 
     def _choose(self, name: str, value: Any) -> None:
         item = self.setting_item(name)
