@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import sys
 
 from fuselens.system import console
+from fuselens.system.collector import uncollected
 
 from .ending import Source
-from .registration import create
+
+with (
+    uncollected()
+):  # a sixth of the time to the first answer; what is imported stays, and a keystroke need not look at it
+    from .registration import create
+
+    gc.freeze()
 
 
 def serve() -> int:

@@ -11,14 +11,15 @@ from lsprotocol import types as lsp
 
 T = TypeVar("T")
 _SIMPLE = frozenset({str, int, bool, type(None)})
-_PLACES = frozenset({lsp.Position, lsp.Range})
+_SIMPLE_AND_PLACES = _SIMPLE | {lsp.Position, lsp.Range}
 
 
 def rewritten(value: T, change: Callable[[Any], Any], places: bool = True) -> T:
     """An LSP value (or a list of them) with ``change`` made in each of its parts, innermost first; those that are places are
     passed over where nothing is to be changed in them."""
     kind = type(value)
-    if kind in _SIMPLE or (not places and kind in _PLACES):
+    passed = _SIMPLE if places else _SIMPLE_AND_PLACES
+    if kind in passed:
         return value
     if isinstance(value, list | tuple):
         parts = [rewritten(part, change, places) for part in value]
@@ -30,7 +31,7 @@ def rewritten(value: T, change: Callable[[Any], Any], places: bool = True) -> T:
     changes: dict[str, Any] = {}
     for name in names:
         old = getattr(value, name)
-        if (new := rewritten(old, change, places)) is not old:
+        if type(old) not in passed and (new := rewritten(old, change, places)) is not old:
             changes[name] = new
     return change(attrs.evolve(value, **changes) if changes else value)  # type: ignore[type-var]
 

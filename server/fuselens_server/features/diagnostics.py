@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from lsprotocol import types as lsp
@@ -262,6 +263,7 @@ def _message(diagnostic: Diagnostic) -> str:
     return "\n".join(line for line in lines if line)
 
 
+@lru_cache(maxsize=4096)  # with each keystroke, of all that is shown
 def _shortened(text: str) -> str:
     """The first sentence, and those that follow as long as it stays short."""
     shown = ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import operator
 import re
 from functools import cached_property
 from typing import Literal
@@ -35,8 +36,9 @@ class SourceText:
     def _lines(self) -> tuple[list[int], list[int]]:
         """Offsets where each line starts, and where its content ends (before the line end)."""
         if "\r" not in self.text:  # a large file has this with each keystroke
-            ends = [end - 1 for end in itertools.accumulate(len(line) + 1 for line in self.text.split("\n"))]
-            return [0, *(end + 1 for end in ends[:-1])], ends
+            lengths = itertools.accumulate(map(len, self.text.split("\n")))
+            ends = list(map(operator.add, lengths, itertools.count()))
+            return [0, *map((1).__add__, ends[:-1])], ends
         starts, ends = [0], []
         for match in _LINE_END.finditer(self.text):
             ends.append(match.start())
@@ -113,6 +115,20 @@ class SourceText:
 
     def range(self, start: int, end: int) -> lsp.Range:
         return lsp.Range(self.position(start), self.position(end))
+
+    def span_range(self, span: Span) -> lsp.Range:
+        """The client's range of ``span``."""
+        start, stop = span.line, span.end_line
+        if (
+            1 <= start <= stop <= self.line_count
+            and span.column >= 0
+            and (start < stop or span.column <= span.end_column)
+        ):
+            first, last = self.line(start), self.line(stop)
+            if first.isascii() and last.isascii():  # then a byte is a unit
+                begin = lsp.Position(start - 1, min(span.column, len(first)))
+                return lsp.Range(begin, lsp.Position(stop - 1, max(0, min(span.end_column, len(last)))))
+        return self.range(*self.offsets(span))
 
     def _units(self, text: str) -> int:
         if text.isascii() or self.encoding == "utf-32":

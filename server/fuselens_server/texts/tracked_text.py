@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from lsprotocol import types as lsp
 
@@ -27,7 +28,7 @@ class Edit:
         return self.length - (self.end - self.start)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TrackedText:
     """The text that results refer to (``origin``), the text the user sees (``current``), and the edits between."""
 
@@ -55,8 +56,25 @@ class TrackedText:
 
     def range(self, span: Span) -> lsp.Range | None:
         """Where ``span`` is now; None when an edit touched it, because what was said about it may no longer hold."""
+        first, last, growth = self._edited
+        if span.end_line < first or span.line > last:
+            place = self.origin.span_range(span)
+            moved = growth if span.line > last else 0
+            return place if not moved else _lower(place, moved)
         place = self._offsets(span)
         return None if place is None else self.current.range(*place)
+
+    @cached_property
+    def _edited(self) -> tuple[int, int, int]:
+        """The first and the last line of the origin that edits touch, and by how many lines what is below them has moved."""
+        if not self.edits:
+            return 0, 0, 0
+        first, last, growth = len(self.origin.text), 0, 0
+        for edit in self.edits:  # what is before the first and behind the last place so far has not changed
+            first, last = min(first, edit.start), max(last, edit.end) + edit.growth
+            growth += edit.growth
+        lines = self.current.line_count - self.origin.line_count
+        return self.origin.line_number(first), self.origin.line_number(last - growth), lines
 
     def _offsets(self, span: Span) -> tuple[int, int] | None:
         start, end = self.origin.offsets(span)
@@ -101,6 +119,12 @@ class TrackedText:
             if offset >= edit.start + edit.length:
                 offset -= edit.growth
         return offset
+
+
+def _lower(place: lsp.Range, lines: int) -> lsp.Range:
+    """``place`` so many lines further down."""
+    start, end = place.start, place.end
+    return lsp.Range(lsp.Position(start.line + lines, start.character), lsp.Position(end.line + lines, end.character))
 
 
 def _move(offset: int, edit: Edit, *, inclusive: bool) -> int:
