@@ -47,6 +47,7 @@ from .control import (
 from .ir.graphs.printable import graph_module
 from .modules import CompiledModule, proxy
 from .pipeline import Recorder, compile_graph, prepare
+from .pipeline.refusals import restoring
 from .record import diagnostics
 from .record.report import Frame, Report, RunResult, Span
 
@@ -281,7 +282,7 @@ def _graph_compiler(
             raise BackendError(f"backend {name} raised {type(error).__name__}: {error}") from error
         if not callable(compiled):
             raise BackendError(f"backend {name} returned a {type(compiled).__name__}, not a callable")
-        return _hook.disabled(lambda inputs: compiled(*inputs))
+        return _hook.disabled(restoring(lambda inputs: compiled(*inputs), captured))
 
     return _followed(custom, recorder)
 

@@ -151,10 +151,12 @@ async def test_kernels_are_timed(listening: Listening):
     kernels = listening.seen().functions["f", 6].kernels()
     assert {phase for phase, _ in kernels} == {"forward", "backward"}
     assert all(k.calls > 0 and k.seconds > 0 for k in kernels.values())
-    forward = {line: k for (phase, _), k in kernels.items() if phase == "forward" for line in {s.line for s in k.spans}}
-    assert set(forward) == {8, 9, 10}
-    assert forward[8] is forward[9]
-    assert forward[10] is not forward[8]
+    lines = [{s.line for s in k.spans} for (phase, _), k in kernels.items() if phase == "forward"]
+    assert set().union(*lines) == {8, 9, 10}
+    assert any(
+        {8, 9} <= together for together in lines
+    )  # one may also have the product of line 9, as of small matrices
+    assert not any({8, 10} <= together for together in lines)
 
 
 async def test_threads(listening: Listening):

@@ -14,7 +14,7 @@ from ..record.diagnostics import make
 from ..runtime import autograd_function
 from ..system.collector import uncollected
 from .recorder import Run
-from .refusals import as_captured
+from .refusals import eagerly
 
 
 def with_effects(
@@ -24,7 +24,7 @@ def with_effects(
     """``written`` are the inputs that ``forward`` writes to by itself. A backward is compiled when it first runs, or at
     once (``again``)."""
     captured = run.captured
-    eager = as_captured(captured.module)
+    eager = eagerly(captured)
     if signature.random and run.loops and not run.config.fallback_random:
         eager = drawing(eager)
 

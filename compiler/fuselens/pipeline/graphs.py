@@ -28,7 +28,7 @@ from .effects import with_effects
 from .graph_cache import GraphCache, key_for
 from .parts import Compiler, decided_by_data
 from .recorder import Recorder, Run
-from .refusals import as_captured, or_eager, watched
+from .refusals import eagerly, or_eager, restoring, watched
 from .variants import frozen, lazy_views, sharing
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def compile_graph(
         return _hook.disabled(watched(captured.module, record, recorder.values))
     if run.config.backend == "eager":
         record.fallback = True
-        return _hook.disabled(as_captured(captured.module))
+        return _hook.disabled(eagerly(captured))
 
     def compiled() -> Callable[..., Any]:
         made = or_eager(lambda: _compile(run), run)
@@ -66,13 +66,13 @@ def compile_graph(
     if run.config.weightless and run.target == "cpu" and _has_large_tensors(captured.module.graph):
         if not in_parts:  # whose sizes are known when it runs
             recorder.later(compiled)
-        return _hook.disabled(_without_values(as_captured(captured.module)))
+        return _hook.disabled(_without_values(eagerly(captured)))
     if in_parts:
         return _hook.disabled(or_eager(lambda: _in_parts(run), run))
     if run.config.build or run.target != "cpu":
         return _hook.disabled(compiled())
     recorder.later(compiled)
-    return _hook.disabled(as_captured(captured.module))
+    return _hook.disabled(eagerly(captured))
 
 
 def _in_parts(run: Run) -> Callable[..., Any]:
@@ -83,7 +83,7 @@ def _in_parts(run: Run) -> Callable[..., Any]:
 
     compile_part = functools.partial(compile_graph, recorder=run.recorder, part_of=run.graph.id)
     parts = Compiler(run.captured, compile_part, refused, run.config.recompile_limit)
-    return parts.in_parts(run.captured.module)
+    return restoring(parts.in_parts(run.captured.module), run.captured)
 
 
 def _has_large_tensors(graph: fx.Graph) -> bool:
@@ -147,7 +147,7 @@ def _compile(run: Run, lazy: frozenset[int] = frozenset()) -> Callable[..., Any]
         return or_eager(lambda: _compile_traced(_trace(other, shared), other), other)
 
     find = functools.partial(find, wanted=wanted)
-    return sharing.by_sharing(ready, shared, find, compile_for, as_captured(captured.module))
+    return sharing.by_sharing(ready, shared, find, compile_for, eagerly(captured))
 
 
 def _foreign_devices(graph: fx.Graph) -> set[str]:

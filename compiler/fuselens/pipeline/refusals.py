@@ -19,9 +19,11 @@ from ..torch_private import names as torch_names
 from .recorder import Run
 
 if TYPE_CHECKING:
+    from ..capture.frame.frame import Captured
     from ..inputs.node_values import NodeValues
 
 T = TypeVar("T")
+Call = Callable[[tuple[Any, ...]], Any]
 log = logging.getLogger("fuselens")
 
 
@@ -29,14 +31,14 @@ def or_eager(make: Callable[[], Callable[..., Any]], run: Run) -> Callable[..., 
     """What ``make`` makes of the run's graph; where a stage refuses it, the graph as it was captured."""
     graph = run.graph
 
-    def eagerly(why: report.Diagnostic) -> Callable[..., Any]:
+    def refused(why: report.Diagnostic) -> Callable[..., Any]:
         graph.fallback = True
         graph.decisions.append(
             report.Decision(why.code, "fallback", f"graph {graph.id}", why.message, run.captured.span)
         )
-        return as_captured(run.captured.module)
+        return eagerly(run.captured)
 
-    return or_else(make, eagerly, run)
+    return or_else(make, refused, run)
 
 
 def or_else(make: Callable[[], T], otherwise: Callable[[report.Diagnostic], T], run: Run) -> T:
@@ -58,7 +60,32 @@ def or_else(make: Callable[[], T], otherwise: Callable[[report.Diagnostic], T], 
         return otherwise(why)
 
 
-def as_captured(module: fx.GraphModule) -> Callable[[tuple[Any, ...]], Any]:
+def eagerly(captured: Captured) -> Call:
+    """Runs a captured graph operator by operator."""
+    return restoring(as_captured(captured.module), captured)
+
+
+def restoring(call: Call, captured: Captured) -> Call:
+    """``call``, which runs the graph's operators in their order: where a check of values fails, its inputs have again what they
+    had before it wrote to them, so that its frame may run."""
+    if not captured.restored:
+        return call
+
+    def run(inputs: tuple[Any, ...]) -> Any:
+        before = {i: inputs[i].detach().clone() for i in captured.restored}
+        try:
+            return call(inputs)
+        except Exception as error:
+            if torch_private.is_failed_check(error):
+                with torch.no_grad():
+                    for i, values in before.items():
+                        inputs[i].copy_(values)
+            raise
+
+    return run
+
+
+def as_captured(module: fx.GraphModule) -> Call:
     """Runs a captured graph operator by operator. Where it raises, what it entered and set is as it was before."""
     graph = straight_line(module)
     targets = [n.target for n in module.graph.nodes]

@@ -542,15 +542,42 @@ def shared_memory(a):
     return np.shares_memory(a, view), np.may_share_memory(a, BASE), view * 2
 
 
-@programs(lambda: (np.arange(6.0),), gap="the base of an array that a graph made is a tensor")
+@programs(lambda: (np.arange(6.0),))
 def bases_of_views(a):
     view = a[2:]
     return view.base is a, view * 2, view[::2].base is view.base
 
 
-@programs(lambda: (np.arange(6.0),), gap="the base of an array that a graph made is a tensor")
+@programs(lambda: (np.arange(6.0),))
 def base_of_a_copy(a):
     return a.copy().base is None, (a * 2).base is None
+
+
+@programs(lambda: (np.arange(6.0).reshape(2, 3),))
+def bases_of_what_is_reshaped(a):
+    turned, copied = a.T, a.T.reshape(6)
+    return (
+        turned.base is a.base,
+        copied.base is None,
+        a.ravel().base is a.base,
+        a[0, 0].base is None,
+        a.sum(0).base is None,
+    )
+
+
+@programs(lambda: ((lambda a: (a, a[1:]))(np.arange(6.0)),))
+def base_of_an_argument(pair):
+    a, view = pair
+    return a.base is None, view.base is a, view[1:].base is a, a[1:].base is view.base, (view + 1).base
+
+
+def read_base(a):
+    return a[1:].base is a, a * 2
+
+
+@programs(lambda: (np.arange(6.0), np.arange(6.0)[2:]))
+def base_that_differs_by_call(a, b):
+    return read_base(a), read_base(b)
 
 
 @programs(lambda: ((lambda a: (a, a[1:]))(np.arange(5.0)),))
@@ -675,9 +702,22 @@ def tensors_made_of_numbers(t, a):
     return t * a[1], t + torch.tensor(a[0]), torch.full((2,), a.max())
 
 
-@programs(lambda: (some(3),), gap="tensors as arguments of functions of numpy")
+@programs(lambda: (some(3),))
 def functions_of_numpy_given_tensors(t):
     return np.stack([t, t * 2]), np.dot(t[None], t), np.concatenate([t, t]), np.multiply.outer(t, t).shape
+
+
+@programs(lambda: (some(3), np.arange(3.0)))
+def functions_of_numpy_given_both(t, a):
+    return np.hstack((a, t)), np.vstack([t, a]), np.inner(a, t), np.outer(t, a), np.where(t > 0.5, t, a), np.vdot(t, t)
+
+
+@programs(lambda: (some(3).requires_grad_(),))
+def functions_of_numpy_given_gradients(t):
+    try:
+        return "made", np.stack([t, t]).shape
+    except RuntimeError as e:
+        return "refused", str(e)
 
 
 @programs(lambda: (some(3), np.arange(3.0)))

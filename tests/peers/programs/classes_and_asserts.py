@@ -653,12 +653,77 @@ class Worse(Rejected):
     pass
 
 
-@programs(lambda: (some(4),), gap="an assertion after a write to an input")
+@programs(lambda: (some(4),))
 def assertions_around_writes(t):
     assert t.min() > 0, "too small"
     t.mul_(2)
     assert t.max() < 9, "too large"
     return t.sqrt()
+
+
+@programs(lambda: (some(4),))
+def failing_after_a_write(t):
+    t.mul_(2)
+    assert t.max() < 1, "too large"
+    return t.zero_()
+
+
+@programs(lambda: (some(4), some(3)))
+def second_fails_between_writes(t, u):
+    t.add_(1)
+    assert (t > 0).all()
+    u[0] = t.sum()
+    t[1:].mul_(3)
+    assert t.max() < 2, "too large"
+    return t.zero_() + u.zero_().sum()
+
+
+@programs(lambda: ((lambda t: (t, t[1:], t.view(2, 2).T))(some(4)),))
+def failing_after_writes_to_views(views):
+    whole, rest, turned = views
+    rest.add_(1)
+    turned.mul_(2)
+    assert whole.sum() < 0
+    return whole * 2
+
+
+class Normed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(3)
+
+    def forward(self, x):
+        y = self.norm(x)
+        assert y.max() < 0.5, "too large"
+        return y.relu()
+
+
+@programs(lambda: (Normed(), some(4, 3)))
+def failing_after_a_batch_norm(m, t):
+    return m(t)
+
+
+@programs(lambda: (torch.zeros(3), torch.ones(3), some(4, 3).requires_grad_()))
+def failing_after_running_statistics(mean, var, t):
+    y = torch.nn.functional.batch_norm(t, mean, var, training=True)
+    assert y.max() < 0.5, "too large"
+    return y
+
+
+@programs(lambda: (torch.tensor(2), some(4)))
+def failing_after_a_write_and_an_item(n, t):
+    k = n.item()
+    t.add_(k)
+    assert t.max() < 1, "too large"
+    return t[:k].zero_()
+
+
+@programs(lambda: (torch.tensor(2), some(4)))
+def number_that_fails_after_a_write(n, t):
+    t.add_(1)
+    k = n.item()
+    assert k > 2, "too few"
+    return t[:k].zero_()
 
 
 @programs(lambda: (some(4), -some(4)))
@@ -739,7 +804,7 @@ def module_with_assertions(m, x):
     return m(x), m(x + 1), m.calls
 
 
-@programs(lambda: (Bounded(1.5), some(2, 3)), gap="a frame that is traced again after an assertion failed")
+@programs(lambda: (Bounded(1.5), some(2, 3)))
 def module_whose_second_call_fails(m, x):
     return m(x), m(x + 1)
 

@@ -422,9 +422,25 @@ def functionalize_of_views(t):
     return functionalize(inner, remove="mutations_and_views")(t)
 
 
-@programs(lambda: (some(3, 2), torch.tensor([0, 1, 0])), gap="positions that vmap goes over")
+@programs(lambda: (some(3, 2), torch.tensor([0, 1, 0])))
 def vmap_with_an_index(t, i):
     return vmap(lambda v, k: v[k])(t, i)
+
+
+@programs(lambda: (some(3, 2, 2), torch.tensor([-1, 1, 0]), torch.tensor(1)))
+def vmap_with_indices(t, i, k):
+    found = vmap(lambda v, j: v[j] * 2 + v[(j + 1) % 2])(t, i), vmap(grad(lambda v, j: v[j].sin().sum()))(t, i)
+    return *found, vmap(lambda v: v[k])(t)
+
+
+@programs(lambda: (some(3, 2, 2), torch.tensor([-1, 1, 0])))
+def vmap_with_indices_of_what_it_does_not_go_over(t, i):
+    return vmap(lambda j: t[j])(i), vmap(lambda j: grad(lambda v: v[j].sum() * v[0, 0, 0])(t))(i)
+
+
+@programs(lambda: (some(3, 2), torch.tensor(2)))
+def grad_with_an_index(t, i):
+    return grad(lambda v: v[i].sum() * v[-1, 0])(t), i
 
 
 class Cube(torch.autograd.Function):

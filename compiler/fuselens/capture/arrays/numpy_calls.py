@@ -32,8 +32,8 @@ def called(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value
     if function.__name__.startswith("save"):
         raise Break("FL118", what=what, why="it writes a file")
     given = [m.use(a) for a in args]
-    if operation is not None and operation.name in ("array", "asarray") and given and isinstance(given[0], TensorValue):
-        given[0] = array_of(m, given[0], [], {})
+    if operation is not None and operation.name in _TAKE_TENSORS:
+        given = [_with_arrays(m, v) for v in given]
     if next(arrays.arrays_in(m, (*given, *kwargs.values())), None) is None:
         return _without_arrays(m, operation, function, given, kwargs, what)
     if function in classify.NUMPY_SCALARS and len(given) == 1 and isinstance(given[0], ArrayValue):
@@ -58,6 +58,23 @@ _MAKERS = {
     "tri", "tril_indices", "triu_indices", "zeros",
 }  # fmt: skip
 """Functions that make arrays of what is none."""
+
+
+_TAKE_TENSORS = {
+    "array", "asarray", "column_stack", "concatenate", "dot", "dstack", "hstack", "inner", "outer", "stack", "tensordot", "vdot",
+    "vstack", "where",
+}  # fmt: skip
+"""Functions that give arrays of tensors, too: others ask a tensor to compute, or to wrap what they give."""
+
+
+def _with_arrays(m: Machine, value: Value) -> Value:
+    """The arrays that numpy makes of tensors, also of those in a list or a tuple."""
+    value = m.use(value)
+    if isinstance(value, TensorValue):
+        return array_of(m, value, [], {})
+    if isinstance(value, SequenceValue) and value.kind in (list, tuple):
+        return SequenceValue([_with_arrays(m, v) for v in value.items], value.kind)
+    return value
 
 
 def array_of(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> ArrayValue:

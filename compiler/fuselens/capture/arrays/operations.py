@@ -273,7 +273,25 @@ def _result(m: Machine, found: Value, wanted: Any, given: _Given, operation: tor
         return same
     if not isinstance(wanted, (numpy.ndarray, numpy.generic)) or not isinstance(found, TensorValue):
         raise Break("FL102", what=given.what)
-    return ArrayValue(_mended(m, found, wanted, given), is_number=isinstance(wanted, numpy.generic))
+    made = ArrayValue(_mended(m, found, wanted, given), is_number=isinstance(wanted, numpy.generic))
+    made.base = Constant(None) if wanted.base is None else _owner(m, wanted.base, given)
+    return made
+
+
+def _owner(m: Machine, base: Any, given: _Given) -> Value | None:
+    """The array whose memory a view of an argument has; None where that is not known."""
+    for example, value in given.arrays:
+        if base is example or base is example.base:
+            above = base_of(m, value)
+            return value if isinstance(above, Constant) else above
+    return None
+
+
+def base_of(m: Machine, value: ArrayValue) -> Value | None:
+    """``ndarray.base``: None for an array that has its own memory; None where it is not known."""
+    if value.existing is not None and value.source is not None:
+        return m.use(m.tracer.lazy(value.existing.base, src.generic_attribute(value.source, "base")))
+    return value.base
 
 
 def _unasked(m: Machine, found: Value, given: _Given, operation: torch_private.Operation) -> Value:
@@ -416,6 +434,8 @@ def attribute(m: Machine, value: ArrayValue, name: str) -> Value | None:
     """An attribute of an array that says something about its elements, or a method; None for others."""
     if callable(getattr(value.python_type, name, None)):
         return NamedMethod(value, name)
+    if name == "base":
+        return base_of(m, value)
     if name not in ("T", "real", "imag"):
         return None
     operation = torch_private.operation_of_array("attribute", name)

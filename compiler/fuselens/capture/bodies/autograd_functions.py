@@ -119,7 +119,7 @@ def _apply(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     assert isinstance(owner, Known)
     function: type[torch.autograd.Function] = owner.value
     name = function.__name__
-    if any(scope.transform for scope in m.tracer.graphs.scopes):
+    if m.tracer.graphs.transformed:
         raise Break("FL104", what=f"{name}.apply", why="inside a function transform it runs eagerly")
     inputs, divided = _inputs(m, owner, inputs, kwargs)
     tensors = [v for v in inputs if isinstance(v, TensorValue)]

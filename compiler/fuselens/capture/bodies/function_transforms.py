@@ -406,7 +406,7 @@ def _vmap(m: Machine, function: Value, options: Options, args: list[Value], kwar
             return m.tracer.run_fake("call_method", "new_empty_strided", (tensor.fake, size, stride), {}, what)
         return m.tracer.run_fake("call_method", "select", (tensor.fake, dim, 0), {}, what)
 
-    sub = trace(m, function, args, kwargs, fake, transform=True)
+    sub = trace(m, function, args, kwargs, fake, transform=True, mapped=lambda i: in_dims[i] is not None)
     if not count or not _tensors(sub.output, what):
         raise Break("FL104", what=what, why="there is no tensor to map over, or the function returns none")
     out_dims: Any = tuple(_spread(options.get("out_dims", 0), sub.output, what))

@@ -106,20 +106,23 @@ def trace(
     grad_enabled: bool | None = None,
     certain: bool = True,
     transform: bool = False,
+    mapped: Callable[[int], bool] | None = None,
 ) -> Subgraph:
     """The graph of ``function(*args, **kwargs)``. Tensors among the arguments become its parameters.
 
     ``fake(i, tensor)`` is the metadata that the body sees of its i-th parameter; by default the tensor's own. ``certain``
-    says that the body runs where it is traced, so that what it raises is raised there; ``transform``, that torch.func runs it.
+    says that the body runs where it is traced, so that what it raises is raised there; ``transform``, that torch.func runs it;
+    ``mapped``, by a parameter's number, whether vmap, which runs it, goes over that.
     """
     args = [resolve(m, a) for a in args]
     kwargs = {k: resolve(m, v) for k, v in kwargs.items()}
     parameters = [*leaves(args), *leaves(kwargs.values())]
     with m.tracer.graphs.scope() as scope, grad_mode(grad_enabled):
         scope.transform = transform
-        inner = iter(
-            [parameter(m.tracer, scope, p, p.fake if fake is None else fake(i, p)) for i, p in enumerate(parameters)]
-        )
+        made = [parameter(m.tracer, scope, p, p.fake if fake is None else fake(i, p)) for i, p in enumerate(parameters)]
+        scope.mapped = {p.node for i, p in enumerate(made) if mapped(i)} if mapped is not None else None
+        scope.standing = {p.node: outer.node for p, outer in zip(made, parameters, strict=True)}
+        inner = iter(made)
         given = [replace(a, inner) for a in args]
         named = {k: replace(v, inner) for k, v in kwargs.items()}
         before = torch.is_grad_enabled()

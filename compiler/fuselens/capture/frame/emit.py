@@ -193,7 +193,7 @@ class Emitter:
         free = cells_of(self.m.code)
         names = [name for name in self._parameters() if name not in free]
         make = functools.partial(eager_code, names=tuple(names))
-        retry = Retry(weakref.ref(self.m.code), make, tracer.config.strict, tracer.graphs.writes(), tracer.checks_first)
+        retry = Retry(weakref.ref(self.m.code), make, tracer.config.strict, tracer.graphs.writes())
         with self.code.landing(called) as exception:
             emit(emitters.prepare_call(emitters.load_const(retry)))
             emit(emitters.load_fast(exception))

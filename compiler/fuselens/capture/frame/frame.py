@@ -86,6 +86,7 @@ class Captured:
     resumable: bool = False  # a graph that raises AsWritten before it does anything is followed by its frame
     owned: tuple[int, ...] = ()  # tensors that hang on modules: parameters and buffers
     arguments: tuple[int, ...] = ()  # inputs that the caller passed as such, and that may therefore share memory
+    restored: tuple[int, ...] = ()  # inputs that it writes to before it checks values: a check that fails undoes that
 
 
 @dataclass(slots=True)
@@ -477,6 +478,7 @@ class FrameCompiler:
                 for i, (s, given) in enumerate(tracer.graphs.inputs)
                 if s.is_argument and isinstance(given, torch.Tensor)
             ),
+            restored=tuple(sorted(tracer.restored)),
         )
         compiled = self.compile_graph(captured)
         if tracer.torch_state.outer_modes or any(torch_private.asks_class(given) for given in captured.inputs):

@@ -67,11 +67,11 @@ class Retry:
     """Runs a frame eagerly whose graph raised: eager's exception, at its line, after the effects that precede it.
 
     ``strict``: a graph that fails where eager does not is an error of the compiler, and raised. ``writes``: the graph
-    may have written to its inputs, so that it can be followed by the frame only where it says :class:`AsWritten`, or, with
-    ``checks_first``, where a check of values failed.
+    may have written to its inputs, so that it can be followed by the frame only where it says :class:`AsWritten`, or where a
+    check of values failed: what it wrote before that is undone.
     """
 
-    __slots__ = ("_checks_first", "_code", "_make", "_original", "_strict", "_writes")
+    __slots__ = ("_code", "_make", "_original", "_strict", "_writes")
 
     def __init__(
         self,
@@ -79,18 +79,16 @@ class Retry:
         make: Callable[[types.CodeType], types.CodeType],
         strict: bool,
         writes: bool,
-        checks_first: bool,
     ) -> None:
         self._original = original  # weakly: the replacement that holds this is kept by the code itself
         self._make = make
         self._strict = strict
         self._writes = writes
-        self._checks_first = checks_first
         self._code: types.CodeType | None = None
 
     def __call__(self, error: BaseException, closure: tuple[types.CellType, ...], *args: Any) -> Any:
         wanted = isinstance(error, AsWritten)
-        written = self._writes and not (self._checks_first and torch_private.is_failed_check(error))
+        written = self._writes and not torch_private.is_failed_check(error)
         if not wanted and (
             written or not isinstance(error, Exception) or isinstance(error, torch_private.StopRecomputation)
         ):
@@ -101,8 +99,10 @@ class Retry:
                 raise error
             self._code = self._make(original)
         function = types.FunctionType(self._code, sys._getframe(1).f_globals, None, None, closure)
+        if torch_private.is_failed_check(error):  # it is about to raise: nothing more is compiled for that
+            return _hook.disabled(function)(*args)
         result = function(*args)
-        if self._strict and not wanted and not torch_private.is_failed_check(error):
+        if self._strict and not wanted:
             raise error
         return result
 

@@ -19,6 +19,8 @@ from ..breaks import Break
 from ..values.algebra import TensorValue, serials
 from .sources import GuardProgram, Source
 
+_NORMS = ("batch_norm", "instance_norm")
+
 
 class Scope:
     """A graph of its own inside the captured one: what a function transform, a branch or a loop's body runs.
@@ -31,6 +33,8 @@ class Scope:
         self.serial = next(serials)
         self.captured: dict[fx.Node, fx.Node] = {}
         self.transform = False  # torch.func runs it
+        self.mapped: set[fx.Node] | None = None  # the parameters that vmap goes over, if it runs it
+        self.standing: dict[fx.Node, fx.Node] = {}  # for which node around it a parameter stands
         self.grad_mode_known = True  # False in a backward, which may be differentiated itself
         self._last: fx.Node | None = None
 
@@ -86,8 +90,24 @@ class Graphs:
 
     def writes(self) -> bool:
         """Whether the graph writes to its inputs."""
-        fakes = self._placeholders(self.current)
-        return any(torch_private.times_written(f) for f in fakes if isinstance(f, torch.Tensor))
+        return bool(self.written())
+
+    def written(self) -> list[int]:
+        """The inputs that the graph writes to, by their positions."""
+        nodes = list(self.scopes[0].graph.nodes)
+        norms = (n for n in nodes if getattr(n.target, "__name__", "") in _NORMS)
+        # what these write to, fake tensors do not count; parameters they only read
+        running = {a for n in norms for a in n.all_input_nodes[1:] if not a.meta["val"].requires_grad}
+        placeholders = (n for n in nodes if n.op == "placeholder")
+        return [
+            i for i, n in enumerate(placeholders)
+            if isinstance(fake := n.meta["val"], torch.Tensor) and (n in running or torch_private.times_written(fake))
+        ]  # fmt: skip
+
+    def restorable(self) -> bool:
+        """Whether what the graph has written so far can be undone: the history of a gradient cannot."""
+        placeholders = self._placeholders(self.scopes[0].graph)
+        return not any(placeholders[i].requires_grad for i in self.written())
 
     def owns_storage(self, value: TensorValue) -> bool:
         """Whether the tensor's memory is no input's, whose offsets fake tensors do not know."""
@@ -113,6 +133,31 @@ class Graphs:
     def nested(self) -> bool:
         """Whether a graph inside the captured one grows now."""
         return len(self.scopes) > 1
+
+    @property
+    def transformed(self) -> bool:
+        """Whether what grows now is run by a transform of ``torch.func``."""
+        return any(scope.transform for scope in self.scopes)
+
+    def mapped(self, node: fx.Node) -> bool | None:
+        """Whether vmap goes over what a node of the innermost graph gives; None where there is no vmap around it. What another
+        transform is given is its own tensor there, of which eager does not see that."""
+        if all(scope.mapped is None for scope in self.scopes):
+            return None
+        found = {node}
+        for scope in reversed(self.scopes):
+            around = {inner: outer for outer, inner in scope.captured.items()}
+            around |= scope.standing if scope.mapped is not None else {}
+            waiting, outer = list(found), set[fx.Node]()
+            while waiting:
+                at = waiting.pop()
+                if at in (scope.mapped or ()):
+                    return True
+                waiting += [n for n in at.all_input_nodes if n not in found]
+                found.update(at.all_input_nodes)
+                outer.update({around[at]} if at in around else ())
+            found = outer
+        return False
 
     @contextmanager
     def scope(self) -> Iterator[Scope]:

@@ -74,7 +74,7 @@ class Tracer:
         self.root: Machine | None = None  # the outermost frame's
         self.steps = 0  # instructions run so far, in all frames
         self.takes_scalars = False  # a number taken from a tensor may stay in the graph
-        self.checks_first = True  # before the graph writes to an input
+        self.restored: set[int] = set()  # inputs that the graph writes to before it checks values
         self.span: Span | None = None  # of the instruction being executed, in user code
 
     def allow_symbols(self, axes: Mapping[str, Mapping[int, str]], *, keeps_data: bool = False) -> None:
@@ -87,7 +87,7 @@ class Tracer:
 
     def check(self, condition: Value, error: str, message: str) -> None:
         """A check in the graph: a condition that is false makes it raise, and the frame runs as it was written."""
-        self.checks_first = self.checks_first and not self.graphs.writes()
+        self.restored.update(self.graphs.written())
         if isinstance(condition, TensorValue) and condition.fake.device.type != "cpu":  # where it would end the process
             condition = self.call("call_method", "cpu", (condition,), {}, "a check of values")
         given = (condition, Constant(error), Constant(message))

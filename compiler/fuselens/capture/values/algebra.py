@@ -156,9 +156,10 @@ class ArrayValue(Value):
 
     ``memory`` is the tensor with the same elements in the same memory. The array runs backwards along ``flips``, which tensors
     cannot. An existing array has a source, and its tensor is made when it is first needed: ``existing`` is the array itself.
+    ``base`` is what numpy would say of one that was made here, where that is known: None in a Constant, or the array.
     """
 
-    __slots__ = ("existing", "flips", "is_number", "memory")
+    __slots__ = ("base", "existing", "flips", "is_number", "memory")
 
     def __init__(
         self,
@@ -174,6 +175,7 @@ class ArrayValue(Value):
         self.existing = existing
         self.is_number = is_number
         self.flips = flips
+        self.base: Value | None = None
 
     @property
     def python_type(self) -> type:

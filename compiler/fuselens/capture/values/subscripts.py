@@ -191,7 +191,19 @@ def _tensor_item(m: Machine, container: Value, key: Value) -> Value:
     rows = isinstance(container, TensorValue) and container.kind is torch.Tensor and container.fake.ndim
     if decided_by_data and rows:
         return m.tracer.call("call_function", torch_private.item_at, (container, key), {}, "an item of a tensor")
+    if rows and m.tracer.graphs.transformed and _is_position(m, key):
+        keys = SequenceValue([key], list)
+        return m.tracer.call("call_function", torch.ops.aten.index.Tensor, (container, keys), {}, "an item of a tensor")
     return operate(m, operator.getitem, [container, key])
+
+
+def _is_position(m: Machine, key: Value) -> bool:
+    """Whether a subscript is an integer in a tensor, and no number of Python's: it is one to those that vmap does not go over."""
+    if not isinstance(key, TensorValue) or key.kind is not torch.Tensor or key.fake.ndim:
+        return False
+    if key.fake.dtype is torch.bool or key.fake.is_floating_point() or key.fake.is_complex():
+        return False
+    return m.tracer.graphs.mapped(m.tracer.graphs.local(key.node)) is not False
 
 
 @_ITEMS.of(SequenceValue)

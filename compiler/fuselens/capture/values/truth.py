@@ -54,8 +54,8 @@ _TRUTH: PerKind[bool | None] = PerKind(_not_traced)
 
 def checked(m: Machine, value: Value, wanted: bool) -> bool:
     """Has the graph check that the truth of a value is ``wanted``: where it is not, the frame runs as it was written. False where
-    a graph cannot check that, or not before it writes to an input."""
-    if m.tracer.graphs.nested or m.tracer.graphs.writes():
+    a graph cannot check that, or cannot undo what it wrote to an input before."""
+    if m.tracer.graphs.nested or not m.tracer.graphs.restorable():
         return False
     if isinstance(value, TruthValue):
         value = m.use(value.tensor)
@@ -64,6 +64,7 @@ def checked(m: Machine, value: Value, wanted: bool) -> bool:
     if isinstance(value, SymbolValue) and value.python_type is bool:
         if not wanted:
             value = m.use(m.tracer.call("call_function", torch.sym_not, (value,), {}, "a check of values"))
+        m.tracer.restored.update(m.tracer.graphs.written())
         m.call(Known(torch_private.CHECK), [value], {})
         return True
     if not isinstance(value, TensorValue) or value.kind not in torch_function.PLAIN or value.fake.numel() != 1:
