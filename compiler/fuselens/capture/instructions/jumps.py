@@ -56,11 +56,13 @@ def _truth_unless_it_raises(m: Machine, when: bool, target: bytecode.Instruction
 
 
 def _is_tried(m: Machine) -> bool:
-    """Whether the instruction is in a ``try``; a ``with`` lets exceptions pass."""
+    """Whether the instruction is in a ``try``; a ``with`` lets exceptions pass, and so does what a generator is in as a whole."""
     handler = m.program.handlers.get(m.at)
     if handler is None:
         return False
     start = m.program.index[id(handler.target)]
+    if any(micro.arg == "INTRINSIC_STOPITERATION_ERROR" for micro in m.program.micros[start]):
+        return False
     return all(i.op != "WITH_EXCEPT_START" for i in m.program.instructions[start : start + 2])
 
 
