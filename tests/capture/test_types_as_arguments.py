@@ -74,10 +74,17 @@ def calling(fn: Callable[..., Any], args: tuple[Any, ...], dtype: Any) -> Callab
     return call
 
 
+@pytest.fixture
+def sparse_tensors_are_checked() -> Iterator[None]:
+    """Whatever a test before has left."""
+    with torch.sparse.check_sparse_tensor_invariants():
+        yield
+
+
 @pytest.mark.parametrize(
     "given", [bool, int, float, complex, np.float32, np.dtype("int16"), str, torch.float16, "float"]
 )
-@torch.sparse.check_sparse_tensor_invariants()  # whatever a test before this one has left
+@pytest.mark.usefixtures("sparse_tensors_are_checked")
 def test_dtypes_of_functions(given: Any) -> None:
     """Every function that takes a dtype, called with what eager takes for one, or refuses."""
     rng, found = random.Random(0), 0
