@@ -565,6 +565,11 @@ def bases_of_what_is_reshaped(a):
     )
 
 
+@programs(lambda: (np.frombuffer(bytearray(range(16)), dtype=np.uint8),))
+def base_of_other_memory(a):
+    return a[1:].base is a, a[1:][1:].base is a, type(a.base).__name__, a + 1
+
+
 @programs(lambda: ((lambda a: (a, a[1:]))(np.arange(6.0)),))
 def base_of_an_argument(pair):
     a, view = pair

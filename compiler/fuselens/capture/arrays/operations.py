@@ -282,8 +282,8 @@ def _owner(m: Machine, base: Any, given: _Given) -> Value | None:
     """The array whose memory a view of an argument has; None where that is not known."""
     for example, value in given.arrays:
         if base is example or base is example.base:
-            above = base_of(m, value)
-            return value if isinstance(above, Constant) else above
+            above = base_of(m, value)  # of an array on other memory, say a bytearray's, views are views of the array
+            return above if above is None or isinstance(above, ArrayValue) else value
     return None
 
 

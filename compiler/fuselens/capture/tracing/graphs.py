@@ -19,8 +19,6 @@ from ..breaks import Break
 from ..values.algebra import TensorValue, serials
 from .sources import GuardProgram, Source
 
-_NORMS = ("batch_norm", "instance_norm")
-
 
 class Scope:
     """A graph of its own inside the captured one: what a function transform, a branch or a loop's body runs.
@@ -95,7 +93,7 @@ class Graphs:
     def written(self) -> list[int]:
         """The inputs that the graph writes to, by their positions."""
         nodes = list(self.scopes[0].graph.nodes)
-        norms = (n for n in nodes if getattr(n.target, "__name__", "") in _NORMS)
+        norms = (n for n in nodes if getattr(n.target, "__name__", "") == "batch_norm" and _trains(n))
         # what these write to, fake tensors do not count; parameters they only read
         running = {a for n in norms for a in n.all_input_nodes[1:] if not a.meta["val"].requires_grad}
         placeholders = (n for n in nodes if n.op == "placeholder")
@@ -196,3 +194,8 @@ def _first(graph: fx.Graph) -> fx.Node:
 def _placeholder_name(source: Source, index: int) -> str:
     name = "".join(c if c.isalnum() else "_" for c in source.text).strip("_")
     return f"{name or 'input'}" if name and not name[0].isdigit() else f"input_{index}_{name}"
+
+
+def _trains(norm: fx.Node) -> bool:
+    """Whether a call of ``batch_norm`` changes the running statistics that it is given."""
+    return bool(norm.args[5] if len(norm.args) > 5 else norm.kwargs.get("training", False))
