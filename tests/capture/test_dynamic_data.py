@@ -166,3 +166,39 @@ def test_the_options_exclude_each_other_s_operators():
     compiled = fuselens.compile(lambda x: x.nonzero(), backend="eager", options={"capture_scalar_outputs": True})
     compiled(X)
     assert [b.code for b in compiled.__fuselens__.recorder.report.breaks] == ["FL108"]
+
+
+def written_then_asserted(x, n):
+    x.add_(1)
+    k = n.item()
+    assert k > 3, "too few"
+    return x.mul_(2)[:, :k]
+
+
+def written_then_checked(x, n):
+    x.add_(1)
+    torch._check(n.item() > 3, lambda: "too few")
+    return x * 2
+
+
+def asserted_between_writes(x, n):
+    k = n.item()
+    x.add_(k)
+    assert k != 3
+    return x.mul_(2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [written_then_asserted, written_then_checked, asserted_between_writes])
+@pytest.mark.parametrize("number", [3, 4])
+def test_what_was_written_before_a_check_that_fails(fn, backend, number):
+    """The exception is eager's, and so is what the input has then."""
+    found = []
+    for call in (fn, fuselens.compile(fn, backend=backend, fullgraph=True, options=BOTH)):
+        x = X.clone()
+        try:
+            outcome = call(x, torch.tensor(number)).tolist()
+        except Exception as e:  # noqa: BLE001 - compared
+            outcome = type(e), str(e)
+        found.append((outcome, x.tolist()))
+    assert found[0] == found[1]

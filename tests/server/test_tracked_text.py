@@ -66,6 +66,30 @@ def test_typing_is_one_edit():
     assert shown(tracked, tracked.range(TWO)) == "two"
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_lines_that_no_edit_touches_move_as_their_offsets_do(seed):
+    """Lines above and below all edits are placed by their numbers alone, others through offsets: both say the same."""
+    rng = random.Random(seed)
+    text = ["\n", "\r\n"][seed % 2].join(
+        rng.choice(["a = 1", "    b = a", "", "é = 'ü'", "c(d, e)"]) for _ in range(12)
+    )
+    tracked = edited(text)
+    for _ in range(rng.randint(1, 5)):
+        now = tracked.current.text
+        start = rng.randint(0, len(now))
+        end, new = min(len(now), start + rng.choice([0, 0, 1, 4])), rng.choice(["", "x", "\n", "y = 2\n\n", "# é"])
+        tracked = tracked.after(Edit(start, end, len(new)), SourceText(now[:start] + new + now[end:]))
+    for line in range(1, tracked.origin.line_count + 1):
+        wide = len(tracked.origin.line(line).encode())
+        for span in (
+            Span("f", line, 0, line, wide),
+            Span("f", line, 1, line + 1, 1),
+            Span("f", line, wide, line, wide),
+        ):
+            place = tracked._offsets(span)
+            assert tracked.range(span) == (place and tracked.current.range(*place)), (text, tracked.edits, span)
+
+
 def test_stale_only_when_the_text_differs():
     assert not edited(TEXT).stale
     assert edited(TEXT, (0, 0, "#")).stale

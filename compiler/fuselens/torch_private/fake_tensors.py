@@ -60,8 +60,12 @@ def is_failed_check(error: BaseException) -> bool:
 
 
 def check_number(condition: bool, message: str | None) -> None:
-    """``torch._check`` as a node of a graph: raises RuntimeError."""
-    private.check(condition, None if message is None else lambda: message)
+    """``torch._check`` as a node of a graph: raises RuntimeError, and a frame follows."""
+    try:
+        private.check(condition, None if message is None else lambda: message)
+    except RuntimeError as error:
+        error.failed_check = True  # type: ignore[attr-defined]
+        raise
 
 
 def fake_mode(shape_env: Any | None = None) -> FakeTensorMode:

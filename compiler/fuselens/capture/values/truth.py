@@ -64,7 +64,6 @@ def checked(m: Machine, value: Value, wanted: bool) -> bool:
     if isinstance(value, SymbolValue) and value.python_type is bool:
         if not wanted:
             value = m.use(m.tracer.call("call_function", torch.sym_not, (value,), {}, "a check of values"))
-        m.tracer.restored.update(m.tracer.graphs.written())
         m.call(Known(torch_private.CHECK), [value], {})
         return True
     if not isinstance(value, TensorValue) or value.kind not in torch_function.PLAIN or value.fake.numel() != 1:
