@@ -56,8 +56,8 @@ def looked_at(name: str, place: Path, *, prepared: bool) -> list[dict[str, Any]]
     folder = copied(name, place, prepared=prepared)
     before = state(folder)
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "fuselens.cli", "check", "--json", opened(name)], cwd=folder, capture_output=True, text=True,
-        timeout=170, env=os.environ | {"FUSELENS_CACHE_DIR": str(place / "cache")},
+        [sys.executable, "-P", "-m", "fuselens.cli", "check", "--json", "--timeout", "160", opened(name)], cwd=folder,
+        capture_output=True, text=True, timeout=170, env=os.environ | {"FUSELENS_CACHE_DIR": str(place / "cache")},
     )  # fmt: skip
     assert state(folder) == before
     assert done.stderr == ""
