@@ -13,9 +13,8 @@ from fuselens.system.collector import uncollected
 
 from .ending import Source
 
-with (
-    uncollected()
-):  # a sixth of the time to the first answer; what is imported stays, and a keystroke need not look at it
+# a sixth of the time to the first answer; what is imported stays, and a keystroke need not look at it
+with uncollected():
     from .registration import create
 
     gc.freeze()
