@@ -87,8 +87,8 @@ class Retry:
         self._code: types.CodeType | None = None
 
     def __call__(self, error: BaseException, closure: tuple[types.CellType, ...], *args: Any) -> Any:
-        wanted = isinstance(error, AsWritten)
-        written = self._writes and not torch_private.is_failed_check(error)
+        wanted, failed_check = isinstance(error, AsWritten), torch_private.is_failed_check(error)
+        written = self._writes and not failed_check
         if not wanted and (
             written or not isinstance(error, Exception) or isinstance(error, torch_private.StopRecomputation)
         ):
@@ -99,7 +99,7 @@ class Retry:
                 raise error
             self._code = self._make(original)
         function = types.FunctionType(self._code, sys._getframe(1).f_globals, None, None, closure)
-        if torch_private.is_failed_check(error):  # it is about to raise: nothing more is compiled for that
+        if failed_check:  # it is about to raise: nothing more is compiled for that
             return _hook.disabled(function)(*args)
         result = function(*args)
         if self._strict and not wanted:

@@ -125,7 +125,7 @@ def _check(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if decided is None:
         if not message.is_none:
             message = m.call(message, [], {})
-        m.tracer.restored.update(m.tracer.graphs.written())
+        m.tracer.restore_written()
         m.tracer.call("call_function", torch_private.check_number, (condition, message), {}, "torch._check", keep=True)
     return Constant(None)
 

@@ -87,11 +87,15 @@ class Tracer:
 
     def check(self, condition: Value, error: str, message: str) -> None:
         """A check in the graph: a condition that is false makes it raise, and the frame runs as it was written."""
-        self.restored.update(self.graphs.written())
+        self.restore_written()
         if isinstance(condition, TensorValue) and condition.fake.device.type != "cpu":  # where it would end the process
             condition = self.call("call_method", "cpu", (condition,), {}, "a check of values")
         given = (condition, Constant(error), Constant(message))
         self.call("call_function", torch_private.check_values, given, {}, "a check of values", keep=True)
+
+    def restore_written(self) -> None:
+        """Where a check that is made now fails, what the graph has written so far is undone."""
+        self.restored.update(self.graphs.written())
 
     def remember(self, variation: Variation) -> None:
         """Notes the sizes and integers of this compilation: those that differ at the next one become symbolic."""
