@@ -157,9 +157,7 @@ def test_the_colours_are_those_of_the_theme(workbench: Workbench, toy: Path, the
 def test_the_cursor_in_the_code_brings_its_kernel_on_the_screen(workbench: Workbench, toy: Path) -> None:
     workbench.probe.setting("workbench.colorTheme", None)
     workbench.go_to(toy, DIVIDE)
-    until(
-        "lit kernel", lambda: any(re.search(r"const f32x\d+ t4 = t0 / t3", text) for text in bright(workbench, "C++"))
-    )
+    until("lit kernel", lambda: any("t4 = t0 / t3" in text for text in bright(workbench, "C++")))
     until("lit code", lambda: any(DIVIDE in text for text in bright(workbench, "toy.py")))
     workbench.page("press", "ArrowDown")
     until("lit sum", lambda: any("fold_sum(t1_all)" in text for text in bright(workbench, "C++")))
