@@ -23,7 +23,8 @@ def ask(workbench: Workbench, path: Path, body: str, needle: str = LINE) -> obje
     before = path.read_text().partition(needle)[0]
     place = {"path": str(path), "line": before.count("\n"), "column": len(before.rpartition("\n")[2]) + len(needle) - 2}
     start = """
-        const uri = vscode.Uri.file(argument.path), at = new vscode.Position(argument.line, argument.column);
+        const {uri} = await vscode.workspace.openTextDocument(argument.path);
+        const at = new vscode.Position(argument.line, argument.column);
         const run = vscode.commands.executeCommand;
         const uriOf = (found) => found.targetUri ?? found.uri, rangeOf = (found) => found.targetRange ?? found.range;
     """

@@ -57,7 +57,7 @@ def test_the_hint_explains_itself_and_leads_to_the_call(workbench: Workbench, tr
     lines = workbench.probe(
         """
         const range = new vscode.Range(0, 0, 100000, 0);
-        const uri = vscode.Uri.file(argument);
+        const {uri} = await vscode.workspace.openTextDocument(argument);
         const hints = await vscode.commands.executeCommand("vscode.executeInlayHintProvider", uri, range);
         return hints.flatMap((h) => h.label).flatMap((part) => part.location?.range.start.line ?? []);
         """,

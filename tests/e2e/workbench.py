@@ -153,7 +153,7 @@ class Probe:
         """Code lenses in order: {title, command, line}."""
         return self(
             """
-            const uri = vscode.Uri.file(argument);
+            const {uri} = await vscode.workspace.openTextDocument(argument);  // no tab may show it
             const lenses = await vscode.commands.executeCommand("vscode.executeCodeLensProvider", uri, 1000);
             return lenses.map((l) => ({title: l.command?.title, command: l.command?.command, line: l.range.start.line}))
                 .sort((a, b) => a.line - b.line);
@@ -172,7 +172,7 @@ class Probe:
         """Inlay hints as (line counted from 0, text)."""
         found = self(
             """
-            const uri = vscode.Uri.file(argument);
+            const {uri} = await vscode.workspace.openTextDocument(argument);
             const range = new vscode.Range(0, 0, 100000, 0);
             const hints = await vscode.commands.executeCommand("vscode.executeInlayHintProvider", uri, range);
             const text = (l) => (typeof l === "string" ? l : l.map((p) => p.value).join(""));
@@ -188,7 +188,7 @@ class Probe:
             """
             const [file, line, column] = argument;
             const position = new vscode.Position(line, column);
-            const uri = vscode.Uri.file(file);
+            const {uri} = await vscode.workspace.openTextDocument(file);
             const hovers = await vscode.commands.executeCommand("vscode.executeHoverProvider", uri, position);
             return hovers.flatMap((h) => h.contents).map((c) => c.value ?? c).join("\\n---\\n");
             """,
