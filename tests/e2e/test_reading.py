@@ -180,6 +180,24 @@ def test_a_setting_thins_the_lenses(workbench: Workbench, toy: Path) -> None:
     until("all lenses", lambda: len(workbench.probe.lens_titles(toy)) > 4)
 
 
+def test_lenses_change_though_the_focus_has_left_the_editor(workbench: Workbench, toy: Path) -> None:
+    """The editor forgets that it is to ask for lenses when it loses the focus before it does so."""
+    workbench.probe.open(toy)
+    workbench.page("click", ".editor-instance .view-lines")
+    until("all on the screen", lambda: len(workbench.shown_lenses()) > 4)
+    change = """
+        await vscode.workspace.getConfiguration().update("fuselens.codeLens.show", ["run"], true);
+        await new Promise((resolve) => setTimeout(resolve, 150));  // the editor asks after 250 ms at the soonest
+        await vscode.commands.executeCommand("fuselens.overview.focus");
+    """
+    try:
+        workbench.probe(change)
+        until("one on the screen", lambda: len(workbench.shown_lenses()) == 1)
+    finally:
+        workbench.probe.setting("fuselens.codeLens.show", None)
+    until("all on the screen again", lambda: len(workbench.shown_lenses()) > 4)
+
+
 def _line_at_cursor(workbench: Workbench, name: str) -> str:
     """The line at the cursor of the active editor, if that shows a document with this name."""
     return workbench.probe(

@@ -13,6 +13,7 @@ import {
 } from "vscode-languageclient/node";
 import { configuredPath, interpreterOf, interpretersOfFolders, sources } from "./environments";
 import { chooseInterpreter, firstAble, serverEnvironment, type Failed, type Interpreter } from "./interpreters";
+import { WholeLenses } from "./lenses";
 import { levelOf } from "./log";
 import { obstacle, probe } from "./probe";
 import {
@@ -57,19 +58,6 @@ class Client extends LanguageClient {
     }
   }
 }
-
-/**
- * Lenses come with their commands. The editor may give up asking for the commands of lenses that it has drawn, and then a click
- * runs a command that it has already thrown away: nothing happens.
- */
-const WHOLE_LENSES: StaticFeature = {
-  fillClientCapabilities: ({ textDocument }) => {
-    delete textDocument?.codeLens?.resolveSupport;
-  },
-  initialize: () => undefined,
-  getState: () => ({ kind: "static" }),
-  clear: () => undefined,
-};
 
 export class Session implements vscode.Disposable {
   private client: LanguageClient | undefined;
@@ -210,7 +198,8 @@ export class Session implements vscode.Disposable {
   private makeClient(serverPath: string, interpreter: string, environment: Record<string, string>): LanguageClient {
     // The client adds its own environment to what it is given; undefined takes a variable away again.
     const env = { ...environment, PYTHONUNBUFFERED: undefined };
-    const client = new Client(
+    const lenses = new WholeLenses(() => client);
+    const client: LanguageClient = new Client(
       "fuselens",
       "Fuselens",
       { command: serverPath, args: ["-m", "fuselens_server"], options: { env } },
@@ -236,6 +225,7 @@ export class Session implements vscode.Disposable {
         markdown: { isTrusted: { enabledCommands: LINKED_COMMANDS }, supportHtml: false },
         errorHandler: this.errorHandler(),
         middleware: {
+          provideCodeLenses: lenses.asked,
           workspace: {
             configuration: ({ items }) =>
               Promise.all(
@@ -253,7 +243,7 @@ export class Session implements vscode.Disposable {
         },
       },
     );
-    client.registerFeature(WHOLE_LENSES);
+    client.registerFeature(lenses);
     client.onNotification(STATUS, (status: ServerStatus) => this.say({ interpreter, ...status }));
     client.onNotification(DOCUMENTS_CHANGED, ({ uris }: DocumentsChanged) => this.documentsEmitter.fire(uris));
     client.onNotification(PICTURES_CHANGED, ({ uris }: PicturesChanged) => this.picturesEmitter.fire(uris));
