@@ -50,6 +50,15 @@ def test_what_it_holds_is_guarded() -> None:
     assert "FL301" not in codes(compiled)
 
 
+def test_wrappers_of_one_tensor_are_not_those_of_two() -> None:
+    compiled = fuselens.compile(lambda p, q: p.sin() + q)
+    shared = some(4)
+    for other in (shared, shared + 5, shared):
+        p, q = Pair(shared, some(4)), Pair(other, some(4) + 2)
+        torch.testing.assert_close(compiled(p, q).first, shared.sin() + other)
+    assert graphs(compiled) == 2
+
+
 class Tolerant(Scaled):
     """A class that takes some contexts for equal."""
 

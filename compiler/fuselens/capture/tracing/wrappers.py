@@ -203,10 +203,13 @@ def given(tracer: Tracer, obj: Any, source: Source) -> WrapperValue:
     for i, part in enumerate(Unwrap(form)(obj)):
         at = src.item(held, i)
         known = None if form.requires_grad else tracer.objects.known.get(id(part))
-        value = graph_inputs.tensor(tracer, part, at, static=True) if not isinstance(known, TensorValue) else known
+        if isinstance(known, TensorValue):
+            graph_inputs.guard_same(tracer, at, known)
+            inner.append(known)
+            continue
+        inner.append(graph_inputs.tensor(tracer, part, at, static=True))
         if known is None and not form.requires_grad:
-            tracer.objects.remember(part, value)
-        inner.append(value)
+            tracer.objects.remember(part, inner[-1])
     fakes = [v.fake for v in inner]
     with tracer.fake_mode, torch_private.quietly():
         fake = Wrap(form)(*fakes)

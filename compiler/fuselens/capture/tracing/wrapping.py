@@ -117,25 +117,18 @@ def wrap(tracer: Tracer, obj: Any, source: Source) -> Value:
         return Constant(obj, source)
     known = tracer.objects.known.get(id(obj))
     if known is not None:
-        _guard_same(tracer, source, known)
+        graph_inputs.guard_same(tracer, source, known)
         return known
     value = _new(tracer, obj, kind, source)
     tracer.objects.remember(obj, value)
     return value
 
 
-def _guard_same(tracer: Tracer, source: Source, known: Value) -> None:
-    """What is at ``source`` is the object that was found elsewhere."""
-    if known.source is not None and known.source != source:
-        node = tracer.guards.node(known.source)
-        tracer.guard(source, _hook.SAME, node, name="SAME", text=f"{source} is {known.source}")
-
-
 def cell(tracer: Tracer, existing: types.CellType, name: str, source: Source) -> CellValue:
     """The tracked value of an existing closure cell: one for each cell, however it is reached."""
     known = tracer.objects.known.get(id(existing))
     if isinstance(known, CellValue):
-        _guard_same(tracer, source, known)
+        graph_inputs.guard_same(tracer, source, known)
         return known
     made = CellValue(name, None, source, existing)
     tracer.objects.remember(existing, made)
