@@ -14,7 +14,7 @@ from torch import fx
 from ... import torch_private
 from ..breaks import Break
 from ..hook import _hook, tensor_layout
-from ..values.algebra import ObjectValue, SymbolValue, TensorValue, Value
+from ..values.algebra import ObjectValue, SymbolValue, TensorValue
 from . import sources as src
 from .sources import Source
 from .symbols import SizesChanged
@@ -58,13 +58,6 @@ def _added(tracer: Tracer, obj: torch.Tensor, source: Source, dims: Mapping[int,
         fake = torch_private.fake_static(tracer.fake_mode, obj)
     tracer.graphs.layouts[id(fake)] = fake.shape, fake.stride()
     return TensorValue(tracer.graphs.placeholder(obj, source, fake, tracer.span), source, type(obj))
-
-
-def guard_same(tracer: Tracer, source: Source, known: Value) -> None:
-    """What is at ``source`` is the object that was found elsewhere."""
-    if known.source is not None and known.source != source:
-        node = tracer.guards.node(known.source)
-        tracer.guard(source, _hook.SAME, node, name="SAME", text=f"{source} is {known.source}")
 
 
 class _SameMarks:

@@ -150,6 +150,12 @@ class Tracer:
     def guard_type(self, source: Source, kind: type) -> None:
         self.guard(source, _hook.TYPE_IS, kind, name="TYPE", text=f"type({source}) is {kind.__qualname__}")
 
+    def guard_same(self, source: Source, known: Value) -> None:
+        """What is at ``source`` is the object that was found elsewhere."""
+        if known.source is not None and known.source != source:
+            node = self.guards.node(known.source)
+            self.guard(source, _hook.SAME, node, name="SAME", text=f"{source} is {known.source}")
+
     def guard_different(self, *sources: Source) -> None:
         """The objects at ``sources`` are different ones."""
         if len(sources) > 1:

@@ -204,12 +204,13 @@ def given(tracer: Tracer, obj: Any, source: Source) -> WrapperValue:
         at = src.item(held, i)
         known = None if form.requires_grad else tracer.objects.known.get(id(part))
         if isinstance(known, TensorValue):
-            graph_inputs.guard_same(tracer, at, known)
-            inner.append(known)
-            continue
-        inner.append(graph_inputs.tensor(tracer, part, at, static=True))
-        if known is None and not form.requires_grad:
-            tracer.objects.remember(part, inner[-1])
+            tracer.guard_same(at, known)
+            value = known
+        else:
+            value = graph_inputs.tensor(tracer, part, at, static=True)
+            if known is None and not form.requires_grad:
+                tracer.objects.remember(part, value)
+        inner.append(value)
     fakes = [v.fake for v in inner]
     with tracer.fake_mode, torch_private.quietly():
         fake = Wrap(form)(*fakes)

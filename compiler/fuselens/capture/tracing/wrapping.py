@@ -117,7 +117,7 @@ def wrap(tracer: Tracer, obj: Any, source: Source) -> Value:
         return Constant(obj, source)
     known = tracer.objects.known.get(id(obj))
     if known is not None:
-        graph_inputs.guard_same(tracer, source, known)
+        tracer.guard_same(source, known)
         return known
     value = _new(tracer, obj, kind, source)
     tracer.objects.remember(obj, value)
@@ -128,7 +128,7 @@ def cell(tracer: Tracer, existing: types.CellType, name: str, source: Source) ->
     """The tracked value of an existing closure cell: one for each cell, however it is reached."""
     known = tracer.objects.known.get(id(existing))
     if isinstance(known, CellValue):
-        graph_inputs.guard_same(tracer, source, known)
+        tracer.guard_same(source, known)
         return known
     made = CellValue(name, None, source, existing)
     tracer.objects.remember(existing, made)
