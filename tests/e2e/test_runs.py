@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from workbench import Webview, Workbench, until
+from workbench import Webview, Workbench, again, until
 
 PANEL = "Fuselens runs"
 PROGRAM = '''"""Two functions: one that agrees with eager, and one that does not."""
@@ -186,7 +186,7 @@ def test_each_function_is_a_test(workbench: Workbench, program: Path) -> None:
     workbench.probe.command("workbench.view.testing.focus")
     rows = ".test-explorer .monaco-list-row"
     workbench.visible(rows, "runs.py")
-    until("functions below the file", lambda: _expanded(workbench, rows))
+    _expand(workbench, rows, "shifted")
     workbench.probe.command("testing.runCurrentFile")
     until("both outcomes", lambda: {"Passed", "Failed"} <= _outcomes(workbench, rows))
     workbench.go_to(program, "y * scale")
@@ -241,11 +241,15 @@ def test_each_node_of_the_graphs_has_its_value(workbench: Workbench, program: Pa
     workbench.probe.open(program)
 
 
-def _expanded(workbench: Workbench, rows: str) -> bool:
-    """Expands what is not, and says whether there was nothing left: files keep how they were."""
-    if not any("shifted" in text for text in workbench.texts(rows)):
-        workbench.click(f"{rows} .monaco-tl-twistie.collapsed")
-    return any("shifted" in text for text in workbench.texts(rows))
+def _expand(workbench: Workbench, rows: str, name: str) -> None:
+    """Expands what is not until a row has this name. The rows of a file may be shown without a click, and at any time."""
+
+    def shown() -> bool:
+        return any(name in text for text in workbench.texts(rows))
+
+    if not shown():
+        twistie = f"{rows} .monaco-tl-twistie.collapsed"
+        again(f"row {name!r}", lambda: workbench.page("click", twistie, None, 5_000), shown, 5)
 
 
 def _outcomes(workbench: Workbench, rows: str) -> set[str]:
