@@ -491,7 +491,7 @@ def _(quantised: Tensor) -> Tensor:
     return (quantised.dequantize() + 1).relu()
 
 
-@program("Nested tensors")
+@program("Nested tensors in the strided layout")
 def _(x: Tensor) -> Tensor:
     ragged = torch.nested.nested_tensor([x, x[:2]])
     return (ragged.to_padded_tensor(0.0) + 1).relu()

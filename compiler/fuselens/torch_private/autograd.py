@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch.utils.checkpoint
+from torch.overrides import TorchFunctionMode
 
-from .names import private
-from .operators import dispatch_key_bits
-from .torch_function import DisableTorchFunctionSubclass
+from .names import PYTREE, private
+from .operators import CLASS_QUESTIONS, dispatch_key_bits
+from .torch_function import DisableTorchFunction, DisableTorchFunctionSubclass, is_nested_class
 
 
 def grad_of(tensor: torch.Tensor) -> Any:
@@ -218,3 +219,150 @@ def checkpoint_policy(context_fn: Callable[[], Any]) -> Callable[..., bool] | No
         return not ignored and choose(context, function, *args, **kwargs) in saves
 
     return keeps
+
+
+class _Padded(torch.autograd.Function):
+    """``_jagged_to_padded_dense_forward``: values (total, …) as rows (batch, longest, …); autograd knows the class's way only."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Any, offsets: Any, longest: Any, padding: float) -> Any:  # type: ignore[override]
+        ctx.offsets, ctx.total = offsets, values.shape[0]
+        return torch.ops.aten._jagged_to_padded_dense_forward(values, offsets, longest, padding)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:  # type: ignore[override]
+        values = torch.ops.aten._padded_dense_to_jagged_forward(gradient, ctx.offsets, ctx.total)
+        return values, None, None, None
+
+
+class _Unpadded(torch.autograd.Function):
+    """``_padded_dense_to_jagged_forward``, the reverse."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Any, offsets: Any, total: Any) -> Any:  # type: ignore[override]
+        ctx.offsets, ctx.longest = offsets, [rows.shape[1]]
+        return torch.ops.aten._padded_dense_to_jagged_forward(rows, offsets, total)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:  # type: ignore[override]
+        return torch.ops.aten._jagged_to_padded_dense_forward(gradient, ctx.offsets, ctx.longest, 0.0), None, None
+
+
+def _padded(values: Any, offsets: Any, max_lengths: Any, padding_value: float = 0.0) -> Any:
+    return _Padded.apply(values, offsets, max_lengths, padding_value)
+
+
+def _unpadded(dense: Any, offsets: Any, total: Any = None, **named: Any) -> Any:
+    return _Unpadded.apply(dense, offsets, named.get("total_L", total))
+
+
+_DIFFERENTIABLE: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten._jagged_to_padded_dense_forward: _padded,
+    torch.ops.aten._padded_dense_to_jagged_forward: _unpadded,
+}
+
+
+class _Functions(TorchFunctionMode):
+    """Leads what is called with nested tensors past autograd and functionalization."""
+
+    def __init__(self, operators: _Operators) -> None:
+        super().__init__()
+        self.operators = operators
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if (differentiable := _DIFFERENTIABLE.get(getattr(func, "overloadpacket", func))) is not None:
+            return differentiable(*args, **kwargs)
+        if not any(is_nested_class(type(a)) for a in PYTREE.tree_leaves((args, kwargs))):
+            return func(*args, **kwargs)  # ``types`` is empty where classes are not asked
+        with self.operators.led():
+            return func(*args, **kwargs)
+
+
+class _Operators(private.TorchDispatchMode):
+    """Brings what was led past back: to the class, if it is an operator on nested tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys = private.included_keys(), private.excluded_keys()
+        self.leads = False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # the handler is called as it is
+
+    @contextlib.contextmanager
+    def led(self) -> Iterator[None]:
+        before, self.leads = self.leads, True
+        try:
+            with private.below_autograd(), private.without_keys(private.key_set(private.dispatch_key.Functionalize)):
+                yield
+        finally:
+            self.leads = before
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not self.leads:
+            return func(*args, **kwargs)
+        nested = next(filter(is_nested_class, types), None)
+        self.leads = False
+        try:
+            with private.with_keys(*self.keys):
+                if nested is None:
+                    return func(*args, **kwargs)
+                if func is torch.ops.aten._nested_get_values.default:
+                    return args[0]._values  # the class detaches it
+                if (key := _composite_key(func)) is not None:
+                    with self, self.led(), DisableTorchFunction():
+                        return func._op_dk(key, *args, **kwargs)
+                with private.EnableTorchFunction(), self, _Functions(self):
+                    result = nested.__torch_dispatch__(func, types, args, kwargs)
+                if _loses_gradient(func, args, kwargs, result):
+                    raise NotImplementedError(f"what {func} computes from the parts of nested tensors has no gradient")
+                return result
+        finally:
+            self.leads = True
+
+
+def _part(tensor: Any) -> torch.Tensor:
+    """What autograd sees of a tensor."""
+    return tensor._values if is_nested_class(type(tensor)) else tensor
+
+
+def _loses_gradient(func: Any, args: Any, kwargs: Any, result: Any) -> bool:
+    """Whether the class computes with operators that autograd knows no derivative of."""
+    name = func.name().removeprefix("aten::").partition(".")[0]
+    if not torch.is_grad_enabled() or name.endswith(("detach", "_like")) or name.startswith(("new_", "_nested_get_")):
+        return False
+    results, given = (
+        [_part(t) for t in PYTREE.tree_leaves(tree) if isinstance(t, torch.Tensor)] for tree in (result, (args, kwargs))
+    )
+    floating = [t for t in results if t.is_floating_point() or t.is_complex()]
+    return bool(floating) and any(t.requires_grad for t in given) and not any(t.requires_grad for t in floating)
+
+
+@functools.cache
+def _composite_key(func: Any) -> Any:
+    """The key of the kernel that calls other operators on nested tensors, where autograd's dispatch finds it; or None."""
+    if func in CLASS_QUESTIONS:
+        return None
+    name = func.name()
+    if any(
+        private.dispatch_has_kernel(name, key)
+        for key in ("AutogradNestedTensor", "NestedTensorCPU", "NestedTensorCUDA")
+    ):
+        return None
+    keys = private.dispatch_key.CompositeImplicitAutogradNestedTensor, private.dispatch_key.CompositeImplicitAutograd
+    return next((key for key in keys if private.dispatch_has_kernel(name, key)), None)
+
+
+@contextlib.contextmanager
+def nested_as_containers() -> Iterator[None]:
+    """Inside, operators on nested tensors are those on their parts, for autograd and functionalization, too.
+
+    These two see no nested tensor: one is but a container of its parts. So an operator is led past them to the class, and what the
+    class calls goes through them again.
+    """
+    operators = _Operators()
+    with operators, _Functions(operators):
+        yield

@@ -17,6 +17,7 @@ import torch.utils.checkpoint
 from . import result_layouts
 from .fake_results import FakeResults
 from .names import PYTREE, Missing, MissingName, private
+from .operators import CLASS_QUESTIONS
 from .peer import bypass_peer_wrappers, without_peer_import
 
 if TYPE_CHECKING:
@@ -294,7 +295,12 @@ def _runs_alone(func: Any, mode: FakeTensorMode) -> bool:
 def _is_kernel_alone(func: Any, mode: FakeTensorMode) -> bool:
     """Whether all that fake modes do for ``func`` is to call its kernel for meta tensors, and that does not tell fake
     tensors from others."""
-    if func.namespace != "aten" or torch.Tag.inplace_view in func.tags or not private.has_meta(func):
+    if (
+        func.namespace != "aten"
+        or torch.Tag.inplace_view in func.tags
+        or func in CLASS_QUESTIONS
+        or not private.has_meta(func)
+    ):
         return False
     if func in _OF_ANY_DEVICES:
         return True

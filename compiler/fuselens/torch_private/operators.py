@@ -73,11 +73,22 @@ C_FUNCTION_OWNERS: tuple[Any, ...] = (
     private.nn_functions,
     private.special_functions,
     private.linalg_functions,
+    private.nested_functions,
     private.fft_functions,
 )
 LOG_API_USAGE = private.log_usage
 TRACING_STATE: Callable[[], Any] = private.tracing_state
 VARIABLE_FUNCTIONS = private.variable_functions
+
+
+CLASS_QUESTIONS = frozenset({
+    torch.ops.aten.sym_size.default, torch.ops.aten.sym_stride.default, torch.ops.aten.sym_numel.default,
+    torch.ops.aten.sym_storage_offset.default, torch.ops.aten.dim.default,
+    torch.ops.aten.is_non_overlapping_and_dense.default, torch.ops.prim.layout.default,
+    torch.ops.aten.sym_is_contiguous.default, torch.ops.aten.is_contiguous.default,
+    torch.ops.aten.is_contiguous.memory_format, torch.ops.aten.is_strides_like_format.default,
+})  # fmt: skip
+"""What the dispatcher asks classes of Python about their tensors; it has no kernels of these."""
 
 
 def dispatch_key_bits(tensor: torch.Tensor) -> int:

@@ -285,8 +285,28 @@ def symbols_in(value: Any) -> Iterator[Any]:
             yield from symbols_in(item)
     elif isinstance(value, torch.Tensor):
         yield from symbols_in([*value.shape, *value.stride(), value.storage_offset()])
-    elif is_symbolic_number(value):
+    elif is_symbolic_number(value) and not is_ragged(value):
         yield from raw_expression(value).free_symbols
+
+
+def ragged_size(lengths: torch.Tensor) -> Any:
+    """The ragged size of nested tensors with these offsets, or lengths; that of a fake tensor if it was set."""
+    return private.ragged_size(lengths)
+
+
+def set_ragged_size(fake: Any, size: Any) -> None:
+    """Lets the ragged size of a fake tensor be that of an existing one."""
+    fake.nested_int_memo = size
+
+
+def lengths_of(size: Any) -> torch.Tensor | None:
+    """The offsets, or lengths, that a ragged size stands for, while a nested tensor has them."""
+    return next((t for t, known in private.ragged_sizes.items() if bool(known == size)), None)
+
+
+def is_ragged(size: Any) -> bool:
+    """Whether a size is the ragged one of a nested tensor: a name for lengths, which is equal to itself alone."""
+    return isinstance(size, torch.SymInt) and size.node.is_nested_int()
 
 
 def item_at(tensor: torch.Tensor, index: Any) -> torch.Tensor:

@@ -140,6 +140,11 @@ def is_wrapper_class(cls: type) -> bool:
     return issubclass(cls, torch.Tensor) and hasattr(cls, "__tensor_flatten__") and hasattr(cls, "__tensor_unflatten__")
 
 
+def is_nested_class(cls: type) -> bool:
+    """Whether a class is that of torch's nested tensors in the jagged layout."""
+    return cls.__module__ == "torch.nested._internal.nested_tensor" and issubclass(cls, torch.Tensor)
+
+
 def asks_class(given: Any) -> bool:
     """Whether torch functions that are given this object ask its class."""
     cls = type(given)

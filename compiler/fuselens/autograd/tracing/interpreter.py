@@ -6,6 +6,7 @@ before or after the node that shows it; a few functions have rules of their own.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -79,7 +80,8 @@ class Interpreter:
             elif node.op == "output":
                 outputs = fx.map_arg(node.args[0], env.__getitem__)
             else:
-                env[node] = self._call(node, env)
+                with torch_private.nested_as_containers() if _is_nested(node) else contextlib.nullcontext():
+                    env[node] = self._call(node, env)
                 if self.training:
                     self.provenance.label(env[node], node, env)
         return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
@@ -302,3 +304,8 @@ def _chosen(x: Any, mask: Any, value: Any) -> torch.Tensor | None:
     if not alike or value.dim() > rest or mask.shape != x.shape[: mask.dim()]:
         return None
     return torch.where(mask.view(*mask.shape, *(1,) * rest) if rest else mask, value, x)
+
+
+def _is_nested(node: fx.Node) -> bool:
+    """Whether a node takes or makes a nested tensor."""
+    return any(getattr(n.meta.get("val"), "is_nested", False) for n in (node, *node.all_input_nodes))

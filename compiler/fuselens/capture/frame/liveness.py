@@ -36,6 +36,7 @@ from ..values.algebra import (
     ObjectValue,
     OpaqueValue,
     PartialValue,
+    RaggedSize,
     RuntimeNumber,
     SequenceValue,
     SetValue,
@@ -96,7 +97,8 @@ def needed_nodes(values: list[Value], tracer: Tracer) -> list[fx.Node]:
             continue
         seen.add(id(value))
         if value.source is None:
-            if isinstance(value, (TensorValue, SymbolValue, OpaqueValue)) and not isinstance(value, WrapperValue):
+            leaves = isinstance(value, (TensorValue, SymbolValue, OpaqueValue))
+            if leaves and not isinstance(value, (WrapperValue, RaggedSize)):
                 found[value.node] = None
             pending += reversed(parts(value, tracer))
     return list(found)
@@ -241,6 +243,11 @@ def _(value: InstanceDict, tracer: Tracer) -> Iterable[Value]:
 @_parts.register
 def _(value: WrapperValue, tracer: Tracer) -> Iterable[Value]:
     return wrappers.inner(tracer, value)
+
+
+@_parts.register
+def _(value: RaggedSize, tracer: Tracer) -> Iterable[Value]:
+    return (value.lengths,)
 
 
 @_parts.register

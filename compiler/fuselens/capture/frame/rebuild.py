@@ -48,6 +48,7 @@ from ..values.algebra import (
     ObjectValue,
     OpaqueValue,
     PartialValue,
+    RaggedSize,
     RuntimeNumber,
     SequenceValue,
     SetValue,
@@ -203,6 +204,11 @@ def _(value: TensorValue, r: Rebuilder) -> None:
 @build.register
 def _(value: WrapperValue, r: Rebuilder) -> None:
     r.call(_hook.disabled(wrappers.Wrap(value.form)), *wrappers.inner(r.tracer, value))
+
+
+@build.register
+def _(value: RaggedSize, r: Rebuilder) -> None:
+    r.call(torch_private.ragged_size, value.lengths)
 
 
 @build.register

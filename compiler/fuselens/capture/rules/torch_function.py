@@ -58,6 +58,8 @@ def overrides(m: Machine, value: Value) -> bool:
             return False
     elif not isinstance(value, ObjectValue):
         return False
+    if torch_private.is_nested_class(value.python_type):
+        return False  # it is torch's own, and computes on fakes
     found, _ = attributes.class_member(m, value.python_type, _NAME)
     return found is not attributes.ABSENT and found is not _DISABLED
 

@@ -5,7 +5,7 @@ Each has a fake, or a symbol, that stands for it while tracing, and a guard on w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,22 +23,28 @@ if TYPE_CHECKING:
     from .tracer import Tracer
 
 
-def tensor(tracer: Tracer, obj: torch.Tensor, source: Source, *, static: bool = False) -> TensorValue:
-    """An input for the tensor at ``source``; its sizes that vary are symbols, unless they are to be ``static``."""
+def tensor(tracer: Tracer, obj: torch.Tensor, source: Source, varying: Collection[int] | None = None) -> TensorValue:
+    """An input for the tensor at ``source``; its sizes that vary are symbols. With ``varying`` those dimensions vary from the
+    start, and no others do."""
     if not torch_private.is_plain(obj):
         raise Break(
             "FL105", what=f"`{source}` is a {type(obj).__name__} that is not a plain strided tensor",
             why="tensor subclasses and special layouts are not traced",
         )  # fmt: skip
-    variation = None if static else tracer.variation
-    dims = {} if variation is None else variation.dims(source, obj, tracer.config.dynamic)
-    promised = variation is not None and torch_private.size_marks(obj) is not None
+    variation = tracer.variation
+    if variation is None or (varying is not None and tracer.config.dynamic is False):
+        dims: dict[int, bool] = {}
+    elif varying is None:
+        dims = variation.dims(source, obj, tracer.config.dynamic)
+    else:
+        dims = {d: True for d in varying if obj.shape[d] > 1}
+    promised = varying is None and variation is not None and torch_private.size_marks(obj) is not None
     if tracer.sizes is None and (dims or promised):
         raise SizesChanged
     _guard_marks(tracer, obj, source)
     spec = tensor_layout.spec(obj, frozenset(dims))
     tracer.guard(source, _hook.TENSOR, spec, name="TENSOR", text=_text(obj, source, dims))
-    return _added(tracer, obj, source, dims)
+    return _added(tracer, obj, source, dims, promised)
 
 
 def _text(obj: torch.Tensor, source: Source, dims: Mapping[int, bool]) -> str:
@@ -50,10 +56,10 @@ def _text(obj: torch.Tensor, source: Source, dims: Mapping[int, bool]) -> str:
     return text + (", requires grad" if obj.requires_grad else "")
 
 
-def _added(tracer: Tracer, obj: torch.Tensor, source: Source, dims: Mapping[int, bool]) -> TensorValue:
-    """A placeholder for ``obj``, its sizes ``dims`` symbolic."""
-    if tracer.sizes is not None and (dims or torch_private.size_marks(obj) is not None):
-        fake = tracer.sizes.fake(tracer.fake_mode, obj, dims, source, tracer.span)
+def _added(tracer: Tracer, obj: torch.Tensor, source: Source, dims: Mapping[int, bool], promised: bool) -> TensorValue:
+    """A placeholder for ``obj``, its sizes ``dims`` symbolic. ``promised``: what the program says about them must hold."""
+    if tracer.sizes is not None and (dims or promised):
+        fake = tracer.sizes.fake(tracer.fake_mode, obj, dims, source, tracer.span, promised=promised)
     else:
         fake = torch_private.fake_static(tracer.fake_mode, obj)
     tracer.graphs.layouts[id(fake)] = fake.shape, fake.stride()

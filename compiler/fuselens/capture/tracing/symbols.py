@@ -130,13 +130,21 @@ class Sizes:
         ] = []  # sizes that must stay free
 
     def fake(
-        self, mode: Any, tensor: torch.Tensor, dims: Mapping[int, bool], source: Source, span: Span | None
+        self,
+        mode: Any,
+        tensor: torch.Tensor,
+        dims: Mapping[int, bool],
+        source: Source,
+        span: Span | None,
+        *,
+        promised: bool = True,
     ) -> torch.Tensor:
-        """``tensor`` as a fake whose dimensions ``dims`` are symbols, see :meth:`Variation.dims`."""
+        """``tensor`` as a fake whose dimensions ``dims`` are symbols, see :meth:`Variation.dims`. Where the marks on it are
+        ``promised``, those sizes must stay free."""
         fake = torch_private.fake_symbolic(mode, tensor, dims, source.text)
         self.tensors.append((source, fake, span))
         marks = torch_private.size_marks(tensor)
-        if marks is not None:
+        if marks is not None and promised:
             self._promise(fake, marks, source, span)
         for d, name in self.axes.get(source.text, {}).items():
             if 0 <= d < fake.dim():

@@ -200,6 +200,8 @@ class Tracer:
         after = [fake_calls.geometry(t) for t in inputs] if changes else []
         if (self.graphs.nested or not fake_calls.reshapes(kind, target)) and before != after:
             raise Break("FL110", what=what, why="it changes the shape or strides of an input")
+        if target in _COMPARISONS and any(map(torch_private.is_ragged, fake_calls.fakes_of(node_args))):
+            return Constant(bool(result))  # guards say which lengths are the same, and which are not
         if not keep and not changes and not fake_calls.holds_tensor(result):
             return _plain_result(result, what)
         node = self.graphs.add(kind, target, node_args, node_kwargs, result, self.span)
@@ -256,7 +258,7 @@ class Tracer:
                 raise Break("FL104", what=what, why="it returned a tensor that is not traced")
             return TensorValue(node)
         if isinstance(result, fake_calls.NUMBERS):
-            return SymbolValue(node)
+            return wrappers.number(self, node)
         if isinstance(result, (tuple, list)):
             items = [self._wrap_item(node, i, r, what) for i, r in enumerate(result)]
             return SequenceValue(items, type(result))
@@ -348,6 +350,7 @@ def _tensor_values(args: tuple[Value, ...], kwargs: dict[str, Value]) -> list[Te
     return found
 
 
+_COMPARISONS = (operator.eq, operator.ne)
 _TO_ITEMS = ("setitem", "__setitem__")
 _DTYPES: dict[Any, torch.dtype] = {
     bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128,

@@ -19,7 +19,7 @@ import torch
 from ... import torch_private
 from ..breaks import Break
 from ..hook import _hook
-from ..values.algebra import SequenceValue, TensorValue, WrapperValue
+from ..values.algebra import RaggedSize, SequenceValue, SymbolValue, TensorValue, WrapperValue
 from . import graph_inputs
 from . import sources as src
 from .sources import Source
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def wraps(obj: Any) -> bool:
     """Whether an object is a tensor that wraps others, and says how. The sizes of nested tensors are no numbers."""
-    return torch_private.is_wrapper_class(type(obj)) and not obj.is_nested
+    return torch_private.is_wrapper_class(type(obj))
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +49,11 @@ class Form:
     stride: tuple[Any, ...]
     requires_grad: bool
 
+    @property
+    def nested(self) -> bool:
+        """Whether it is torch's nested tensors. Their first part alone has gradients; the others tell lengths."""
+        return torch_private.is_nested_class(self.cls)
+
     @staticmethod
     def of(wrapper: Any) -> Form:
         held, beside, context = _flattened(wrapper)
@@ -60,7 +65,9 @@ class Form:
         """Whether another wrapper is put together in the same way."""
         if type(wrapper) is not self.cls or wrapper.requires_grad != self.requires_grad:
             return False
-        if tuple(wrapper.shape) != self.size or tuple(wrapper.stride()) != self.stride:
+        if _numbers(wrapper.shape) != _numbers(self.size):
+            return False
+        if not wrapper.is_nested and tuple(wrapper.stride()) != self.stride:
             return False
         if self.has_two_histories(wrapper):
             return False
@@ -76,7 +83,7 @@ class Form:
 
     def has_two_histories(self, wrapper: Any) -> bool:
         """Whether autograd records what was done to a wrapper, and apart from that to what it wraps."""
-        return self.requires_grad and any(part.requires_grad for part in self.parts(wrapper))
+        return not self.nested and self.requires_grad and any(part.requires_grad for part in self.parts(wrapper))
 
     def parts(self, wrapper: Any) -> Iterator[torch.Tensor]:
         """The plain tensors in a wrapper."""
@@ -87,6 +94,20 @@ class Form:
             else:
                 yield from form.parts(held)
 
+    @property
+    def lengths(self) -> int:
+        """Which part of a nested tensor its ragged size stands for: sizes are the same if that is one tensor."""
+        return self.names.index("_lengths" if "_lengths" in self.names else "_offsets")
+
+    def varying(self, position: int) -> tuple[int, ...]:
+        """Dimensions in which a part may have other sizes in wrappers that this form matches."""
+        if not self.nested:
+            return ()
+        ragged: int = self.context["ragged_idx"]
+        return {"_values": (ragged - 1,), "_min_seqlen_tensor": (0,), "_max_seqlen_tensor": (0,)}.get(
+            self.names[position], ()
+        )
+
     def wrapper(self, parts: Iterator[torch.Tensor]) -> Any:
         """A wrapper of plain tensors."""
         held = {
@@ -94,6 +115,16 @@ class Form:
             for name, form in zip(self.names, self.forms, strict=True)
         }
         return self.cls.__tensor_unflatten__({**held, **self.beside}, self.context, self.size, self.stride)  # type: ignore[attr-defined]
+
+
+def _numbers(size: tuple[Any, ...]) -> list[int | None]:
+    """A size without its ragged dimension."""
+    return [s if isinstance(s, int) else None for s in size]
+
+
+def _detached(part: torch.Tensor) -> torch.Tensor:
+    """A part without its history. One that can have none stays what it is: nested tensors know their sizes by it."""
+    return part.detach() if part.is_floating_point() or part.is_complex() else part
 
 
 def _flattened(wrapper: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
@@ -115,12 +146,16 @@ class Called:
     def __deepcopy__(self, memo: Any) -> Any:
         return self
 
+    def is_container(self, parts: Iterator[torch.Tensor]) -> bool:
+        """Whether autograd sees the parts of a wrapper, not the wrapper (``torch_private.nested_as_containers``)."""
+        return self.form.nested and torch_private.is_functional(next(parts))
+
 
 class Unwrap(Called):
     """Takes a wrapper apart."""
 
     def __call__(self, wrapper: Any) -> tuple[torch.Tensor, ...]:
-        if self.form.requires_grad and wrapper.requires_grad:
+        if self.form.requires_grad and wrapper.requires_grad and not self.is_container(self.form.parts(wrapper)):
             return _Unwrapped.apply(self.form, wrapper)  # type: ignore[return-value]
         return tuple(self.form.parts(_bare(wrapper)))
 
@@ -140,7 +175,7 @@ class Wrap(Called):
     """Puts a wrapper together."""
 
     def __call__(self, *parts: torch.Tensor) -> Any:
-        if self.form.requires_grad and any(p.requires_grad for p in parts):
+        if self.form.requires_grad and any(p.requires_grad for p in parts) and not self.is_container(iter(parts)):
             return _Wrapped.apply(self.form, *parts)
         return self.form.wrapper(iter(parts))
 
@@ -165,18 +200,22 @@ class _Unwrapped(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, form: Form, wrapper: Any) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
         ctx.form = form
-        return tuple(part.detach() for part in form.parts(_bare(wrapper)))
+        parts = tuple(_detached(part) for part in form.parts(_bare(wrapper)))
+        ctx.fixed = parts[1:] if form.nested else ()
+        ctx.mark_non_differentiable(*ctx.fixed)
+        return parts
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:  # type: ignore[override]
-        return None, ctx.form.wrapper(iter(gradients))
+        changing = gradients[: len(gradients) - len(ctx.fixed)]
+        return None, ctx.form.wrapper(iter([*changing, *ctx.fixed]))
 
 
 class _Wrapped(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, form: Form, *parts: torch.Tensor) -> Any:  # type: ignore[override]
         ctx.form = form
-        return form.wrapper(iter([part.detach() for part in parts]))
+        return form.wrapper(iter([_detached(part) for part in parts]))
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:  # type: ignore[override]
@@ -202,20 +241,58 @@ def given(tracer: Tracer, obj: Any, source: Source) -> WrapperValue:
     inner: list[TensorValue] = []
     for i, part in enumerate(Unwrap(form)(obj)):
         at = src.item(held, i)
-        known = None if form.requires_grad else tracer.objects.known.get(id(part))
+        made = form.requires_grad and not (form.nested and i > 0)  # by taking it apart
+        known = None if made else tracer.objects.known.get(id(part))
         if isinstance(known, TensorValue):
             tracer.guard_same(at, known)
             value = known
         else:
-            value = graph_inputs.tensor(tracer, part, at, static=True)
-            if known is None and not form.requires_grad:
+            value = graph_inputs.tensor(tracer, part, at, varying=form.varying(i))
+            if known is None and not made:
                 tracer.objects.remember(part, value)
         inner.append(value)
+    if form.nested:
+        _distinguish(tracer, inner[form.lengths])
     fakes = [v.fake for v in inner]
     with tracer.fake_mode, torch_private.quietly():
         fake = Wrap(form)(*fakes)
     node = tracer.graphs.add("call_function", Wrap(form), tuple(v.node for v in inner), {}, fake, tracer.span)
     return WrapperValue(node, form, source, inner, obj)
+
+
+def _distinguish(tracer: Tracer, lengths: TensorValue) -> None:
+    """Lengths in two tensors stay in two: ragged sizes are compared by them."""
+    if lengths not in tracer.objects.lengths:
+        tracer.objects.lengths.append(lengths)
+        tracer.guard_different(*(v.source for v in tracer.objects.lengths if v.source is not None))
+
+
+def ragged_size(tracer: Tracer, obj: Any, source: Source) -> RaggedSize:
+    """The value of an existing ragged size: the lengths that it stands for are an input of the graph."""
+    found = torch_private.lengths_of(obj)
+    if found is None:
+        raise Break("FL105", what=f"`{source}`, a ragged size", why="it is not that of a nested tensor")
+    at = src.applied(torch_private.lengths_of, source)
+    lengths = tracer.objects.known.get(id(found))
+    if isinstance(lengths, TensorValue):
+        tracer.guard_same(at, lengths)
+    else:
+        lengths = graph_inputs.tensor(tracer, found, at, varying=())
+        torch_private.set_ragged_size(lengths.fake, obj)
+        tracer.objects.remember(found, lengths)
+    _distinguish(tracer, lengths)
+    node = tracer.graphs.add("call_function", torch_private.ragged_size, (lengths.node,), {}, obj, tracer.span)
+    return RaggedSize(node, lengths, source)
+
+
+def number(tracer: Tracer, node: fx.Node) -> SymbolValue:
+    """The value of a symbolic number that a node computes."""
+    size = node.meta["val"]
+    if torch_private.is_ragged(size):
+        for lengths in tracer.objects.lengths:
+            if bool(torch_private.ragged_size(lengths.fake) == size):
+                return RaggedSize(node, lengths)
+    return SymbolValue(node)
 
 
 def made(tracer: Tracer, node: fx.Node) -> WrapperValue:

@@ -37,6 +37,7 @@ from ..values.algebra import (
     SetValue,
     SliceValue,
     SymbolValue,
+    TensorValue,
     Value,
 )
 from . import graph_inputs, wrappers
@@ -66,6 +67,7 @@ class Objects:
         self.keys: dict[int, Value] = {}  # what was used as a key by identity, by id of its token
         self.holders: dict[int, ObjectValue] = {}  # of what instances of subclasses of containers hold, by value id
         self.symbols: dict[Source, SymbolValue] = {}  # numbers that vary
+        self.lengths: list[TensorValue] = []  # that ragged sizes of nested tensors stand for
         self.modules: set[Source] = set()
         self.integers: dict[str, int] = {}  # those that were specialised from the start, by source text
         self.floats: dict[str, float] = {}
@@ -141,6 +143,8 @@ def _new(tracer: Tracer, obj: Any, kind: type, source: Source) -> Value:
     maker = _MAKERS.get(id(kind))
     if maker is not None:
         return maker(tracer, obj, source)
+    if torch_private.is_ragged(obj):
+        return wrappers.ragged_size(tracer, obj, source)
     if kind.__bases__ == (tuple,) and hasattr(kind, "_fields"):
         return _sequence(tracer, obj, source)
     if _is_known_by_identity(kind):

@@ -200,6 +200,16 @@ class SymbolValue(Value):
         return float if isinstance(value, torch.SymFloat) else bool if isinstance(value, torch.SymBool) else int
 
 
+class RaggedSize(SymbolValue):
+    """The size of nested tensors that stands for the numbers in the tensor ``lengths``."""
+
+    __slots__ = ("lengths",)
+
+    def __init__(self, node: fx.Node, lengths: TensorValue, source: Source | None = None) -> None:
+        super().__init__(node, source)
+        self.lengths = lengths
+
+
 class Opaque(Value):
     """An object that is only known not to be None: an autograd node."""
 
