@@ -117,7 +117,7 @@ def test_a_result_has_the_size_of_the_argument() -> None:
     t = ragged(2, 3)
     found = compiled(t)
     assert found.shape == t.shape
-    assert found.offsets() is t.offsets()
+    assert found.offsets() is t.offsets()  # pyright: ignore[reportAttributeAccessIssue]
     torch.testing.assert_close((found + t).values(), t.values() * 3)
 
 

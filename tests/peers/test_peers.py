@@ -168,8 +168,6 @@ NOT_WHOLE = {
     "assertions-of_what_is_ambiguous": "an assertion of several elements, which eager refuses",
     "data-text_of_an_item": "text of a number that only data decides",
     "data-loop_over_an_item": "a loop over as many turns as only data decides",
-    "subclasses-nested": "nested tensors",
-    "subclasses-values_of_a_nested_one": "nested tensors",
     "transforms-not_a_scalar": "an exception that a transform raises while it is traced, and the program handles",
 }
 """What ``torch.compile`` takes whole and we do not, by the name of the case."""

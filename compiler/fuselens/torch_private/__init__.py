@@ -99,6 +99,7 @@ from .operators import (
     FLEX_LAYOUT,
     GROUP_TENSORS,
     HIGHER_ORDER,
+    IS_FX_TRACING,
     LOG_API_USAGE,
     MASKED_INPUT,
     MASKED_PARTS,

@@ -312,6 +312,7 @@ TABLE: dict[str, Name] = {
         _n("below_autograd", _C + "_AutoDispatchBelowADInplaceOrView", "reads values that autograd does not see", COMPILING),
         _n("ragged_size", "torch.nested._internal.nested_tensor.get_tensor_symint", "which nested tensors are of one size", COMPILING),
         _n("ragged_sizes", "torch.nested._internal.nested_tensor._tensor_symint_registry", "the same", COMPILING),
+        _n("is_fx_tracing", "torch.fx._symbolic_trace.is_fx_tracing", "a function whose answer is constant", COMPILING),
         _n("without_keys", _C + "_ExcludeDispatchKeyGuard", "leads operators past autograd to nested tensors", COMPILING),
         _n("with_keys", _C + "_ForceDispatchKeyGuard", "the same", COMPILING),
         _n("included_keys", _C + "_dispatch_tls_local_include_set", "the same", COMPILING),

@@ -77,6 +77,7 @@ C_FUNCTION_OWNERS: tuple[Any, ...] = (
     private.fft_functions,
 )
 LOG_API_USAGE = private.log_usage
+IS_FX_TRACING: Callable[[], bool] = private.is_fx_tracing
 TRACING_STATE: Callable[[], Any] = private.tracing_state
 VARIABLE_FUNCTIONS = private.variable_functions
 

@@ -97,8 +97,8 @@ def needed_nodes(values: list[Value], tracer: Tracer) -> list[fx.Node]:
             continue
         seen.add(id(value))
         if value.source is None:
-            leaves = isinstance(value, (TensorValue, SymbolValue, OpaqueValue))
-            if leaves and not isinstance(value, (WrapperValue, RaggedSize)):
+            made = isinstance(value, (WrapperValue, RaggedSize))  # of parts
+            if isinstance(value, (TensorValue, SymbolValue, OpaqueValue)) and not made:
                 found[value.node] = None
             pending += reversed(parts(value, tracer))
     return list(found)

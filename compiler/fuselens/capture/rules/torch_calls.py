@@ -82,7 +82,7 @@ def _tracing_state(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> V
     return Constant(None)
 
 
-@rule(torch.compiler.is_exporting, torch.jit.is_scripting, torch.fx._symbolic_trace.is_fx_tracing)
+@rule(torch.compiler.is_exporting, torch.jit.is_scripting, torch_private.IS_FX_TRACING)
 def _false(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return Constant(False)
 
