@@ -572,6 +572,14 @@ def _(x: Tensor) -> Tensor:
     return (x * 2 + 1).relu()
 
 
+@program(
+    "Nested tensors in the jagged layout",
+    lambda fn: fn(torch.nested.nested_tensor([x(), x()[:2]], layout=torch.jagged)).values(),
+)
+def _(ragged: Tensor) -> Tensor:
+    return (ragged * 2 + 1).relu()
+
+
 @program("Other subclasses with `__torch_dispatch__`", lambda fn: fn(Wrapper(x())).inner)
 def _(x: Tensor) -> Tensor:
     return (x * 2 + 1).relu()

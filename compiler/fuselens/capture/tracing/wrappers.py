@@ -241,14 +241,14 @@ def given(tracer: Tracer, obj: Any, source: Source) -> WrapperValue:
     inner: list[TensorValue] = []
     for i, part in enumerate(Unwrap(form)(obj)):
         at = src.item(held, i)
-        made = form.requires_grad and not (form.nested and i > 0)  # by taking it apart
-        known = None if made else tracer.objects.known.get(id(part))
+        fresh = form.requires_grad and not (form.nested and i > 0)  # by taking it apart
+        known = None if fresh else tracer.objects.known.get(id(part))
         if isinstance(known, TensorValue):
             tracer.guard_same(at, known)
             value = known
         else:
             value = graph_inputs.tensor(tracer, part, at, varying=form.varying(i))
-            if known is None and not made:
+            if known is None and not fresh:
                 tracer.objects.remember(part, value)
         inner.append(value)
     if form.nested:
