@@ -306,7 +306,7 @@ def lengths_of(size: Any) -> torch.Tensor | None:
 
 def is_ragged(size: Any) -> bool:
     """Whether a size is the ragged one of a nested tensor: a name for lengths, which is equal to itself alone."""
-    return isinstance(size, torch.SymInt) and size.node.is_nested_int()
+    return type(size) is torch.SymInt and size.node.is_nested_int()
 
 
 def item_at(tensor: torch.Tensor, index: Any) -> torch.Tensor:
