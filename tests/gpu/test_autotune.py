@@ -86,8 +86,8 @@ def test_products(name: str, dtype: torch.dtype) -> None:
 def preferring(which: int) -> Callable[..., list[list[float]]]:
     """Measures on the card, and then says that the candidate of this number is the fastest."""
 
-    def choose(questions: Any, generate: Any, config: Any) -> list[list[float]]:
-        found = tune_gpu.on_card(questions, generate, config)
+    def choose(*asked: Any) -> list[list[float]]:
+        found = tune_gpu.on_card(*asked)
         return [[1.0 if k != min(which, len(row) - 1) else 0.5 for k in range(len(row))] for row in found]
 
     return choose
@@ -144,8 +144,8 @@ def test_programs_that_share_a_row(name: str, which: int, monkeypatch: pytest.Mo
     x[7, shape[1] // 2] = torch.nan
     measured, asked = tune_gpu.on_card, [0]
 
-    def choose(questions: Any, generate: Any, config: Any) -> list[list[float]]:
-        found = measured(questions, generate, config)
+    def choose(questions: Any, *how: Any) -> list[list[float]]:
+        found = measured(questions, *how)
         for question, row in zip(questions, found, strict=True):
             shared = [k for k, c in enumerate(question) if " programs" in c.label]
             if shared:
@@ -170,8 +170,8 @@ measured, wanted = tune_gpu.on_card, 0
 found = []
 
 
-def choose(questions, generate, config):
-    times = measured(questions, generate, config)
+def choose(questions, *how):
+    times = measured(questions, *how)
     for question, row in zip(questions, times):
         turns = [k for k, c in enumerate(question) if "programs" in c.label]
         found.extend((question[k].label, row[k], row[0]) for k in turns)

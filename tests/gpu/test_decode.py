@@ -99,8 +99,8 @@ def test_norms_in_the_products_that_read_them(monkeypatch: pytest.MonkeyPatch, t
     """As measuring chooses where that is faster: here always."""
     measured = tune_gpu.on_card
 
-    def choose(questions: Any, generate: Any, config: Any) -> list[list[float]]:
-        found = measured(questions, generate, config)
+    def choose(questions: Any, *how: Any) -> list[list[float]]:
+        found = measured(questions, *how)
         for question, row in zip(questions, found, strict=True):
             if question[-1].label == tuning.EACH:
                 row[:] = [1.0, 0.9]

@@ -204,7 +204,7 @@ def choose(seed: int) -> None:
     def chance(*what: Any) -> random.Random:
         return random.Random(f"{seed} {what}")
 
-    def measured(questions: Any, _generate: Any, _config: Any) -> list[list[float]]:
+    def measured(questions: Any, *_: Any) -> list[list[float]]:
         picks = [
             chance(text.show(q[0].graph)[0], *(candidate.label for candidate in q)).randrange(len(q)) for q in questions
         ]
@@ -335,7 +335,7 @@ def tuned() -> list[str]:
     """The differences that functions show when the first kernel is taken in the place of each of the vendor's products."""
     import fuselens
 
-    def first(questions: Any, _generate: Any, _config: Any) -> list[list[float]]:
+    def first(questions: Any, *_: Any) -> list[list[float]]:
         return [[1.0, 0.5, *(1.0 for _ in question[2:])] for question in questions]
 
     tuning.MEASURE = first

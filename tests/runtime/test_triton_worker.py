@@ -88,14 +88,32 @@ def test_a_key_covers_what_triton_reads(cache: Cache) -> None:
     assert keys(cache, TEXT.replace("tl.load(a) + 1", "tl.load(a) + 2"))[0] == first
     assert keys(cache, TEXT.replace("tl.load(a) + 1", "tl.load(a) + 2"))[1] != second
     assert keys(cache, TEXT.replace("(debug=True)", ""))[1] != second
-    for other in (keys(cache, TEXT.replace("v + 1", "v + 2")), keys(cache, variables=("DISABLE_PTXAS_OPT=1",))):
-        assert first != other[0]
-        assert second != other[1]
+    other = keys(cache, variables=("DISABLE_PTXAS_OPT=1",))
+    assert first != other[0]
+    assert second != other[1]
     made = module(cache)
     warps = dataclasses.replace(FIRST, launch={**FIRST.launch, "options": {"num_warps": 4}})
     blocks = dataclasses.replace(FIRST, launch={**FIRST.launch, "blocks": {"XBLOCK": 128}})
     jobs = [(FIRST, 3, 80), (FIRST, 1, 90), (FIRST, 2, 90), (FIRST, 7, 90), (warps, 3, 90), (blocks, 3, 90)]
     assert len({first, *(made.job(*job).key for job in jobs)}) == 1 + len(jobs)
+
+
+def test_a_key_covers_the_helpers_that_a_kernel_names(cache: Cache) -> None:
+    first, second = keys(cache)
+    assert keys(cache, TEXT.replace("v + 1", "v + 2"))[0] != first
+    assert keys(cache, TEXT.replace("v + 1", "v + 2"))[1] == second, "it is as it was in a module with another helper"
+    through = TEXT.replace(
+        "@triton.jit\ndef helper", "@triton.jit\ndef inner(v):\n    return v + 3\n\n\n@triton.jit\ndef helper"
+    )
+    assert keys(cache, through) == (first, second)
+    through = through.replace("v + 1", "tl.reduce(v, 0, inner)")
+    assert keys(cache, through)[0] != keys(cache, through.replace("v + 3", "v + 4"))[0], "a helper's helper"
+    assert keys(cache, through)[1] == second
+    imported = TEXT.replace("import triton\n", "import triton\nfrom triton.language.extra import libdevice\n")
+    assert keys(cache, imported) == (first, second)
+    called = imported.replace("tl.load(a) + 1", "libdevice.tanh(tl.load(a)) + 1")
+    assert keys(cache, called)[0] == first
+    assert keys(cache, called)[1] != keys(cache, called.replace("extra import", "other import"))[1]
 
 
 def test_text_in_quotes_is_no_comment(cache: Cache) -> None:

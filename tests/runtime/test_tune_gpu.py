@@ -67,7 +67,9 @@ class Card:
         self.seconds = seconds
         self.asked: list[list[str]] = []
 
-    def __call__(self, questions: Sequence[Sequence[Candidate]], generate: Any, config: Config) -> list[list[float]]:
+    def __call__(
+        self, questions: Sequence[Sequence[Candidate]], generate: Any, config: Config, meanwhile: Any
+    ) -> list[list[float]]:
         self.asked += [[c.label for c in q] for q in questions]
         for question in questions:
             for candidate in question:

@@ -108,7 +108,7 @@ def test_masks_of_several_calls_are_made_once_for_the_vendors(tmp_path: Path) ->
 
     asked: list[list[int]] = []
 
-    def measured(questions: Any, generate: Any, config: Config) -> list[list[float]]:
+    def measured(questions: Any, *_: Any) -> list[list[float]]:
         asked.extend([len(c.graph.nodes) for c in q] for q in questions)
         return [[1.0] * len(q) for q in questions]
 

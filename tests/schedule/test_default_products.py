@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
+import fuselens
+from fuselens.codegen.triton.kernels import to_triton
 from fuselens.config import Config
 from fuselens.ir.evaluate import evaluate
 from fuselens.ir.loops import Extern, Graph
 from fuselens.ir.text import parse
 from fuselens.ir.verify import verify
 from fuselens.pipeline import tuning
+from fuselens.runtime.gpu.triton_jobs import Module
+from fuselens.schedule.order import order
 
 from .test_products import each_choice_agrees, given
 
@@ -61,8 +69,9 @@ class Measured:
         self.seconds = seconds
         self.asked: list[list[str]] = []
 
-    def __call__(self, questions, generate, config):
+    def __call__(self, questions, generate, config, meanwhile):
         self.asked += [[c.label for c in q] for q in questions]
+        meanwhile()
         return [[1.0, *[self.seconds] * (len(q) - 1)] for q in questions]
 
 
@@ -109,3 +118,38 @@ def test_floats_and_products_that_compute_for_long_are_left_alone(tmp_path: Path
         measured = Measured(0.5)
         assert tuning.with_readers(graph, Config(cache_dir=tmp_path), measured) == (graph, {}, [])
         assert not measured.asked
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+@pytest.mark.parametrize("seconds", [0.5, 2.0])
+def test_what_is_compiled_meanwhile_is_what_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    early: list[set[str]] = []
+    late: list[set[str]] = []
+
+    def keys(graph: Graph, tunings: Any, open_: Collection[str] = ()) -> set[str]:
+        source = to_triton(order(graph), tunings=tunings)
+        module = Module(source, (), 300.0)
+        return {module.job(k, 3, 90).key for k in source.kernels if k.same_as is None and k.name not in open_}
+
+    def tuned(fused: Graph, loops: Graph, run: Any) -> Any:
+        measured = Measured(seconds)
+        found = tuning.with_readers(fused, run.config, measured, lambda *what: early.append(keys(*what)))
+        assert len(measured.asked) == 1
+        late.append(keys(*found[:2]))
+        return found
+
+    monkeypatch.setattr("fuselens.pipeline.gpu.tuned", tuned)
+    monkeypatch.setattr("fuselens.pipeline.gpu.compile_for_absent", lambda *_: None)
+    a, b = (torch.randn(s, dtype=torch.bfloat16) for s in ((3072, 768), (768, 3072)))
+
+    def block(x: torch.Tensor) -> torch.Tensor:
+        y = F.gelu(F.linear(F.layer_norm(x, [768]), a), approximate="tanh")
+        return F.layer_norm(x + F.linear(y, b), [768]).exp()
+
+    compiled = fuselens.compile(block, options={"target": "cuda:sm_90", "cache_dir": str(tmp_path)})
+    with torch.no_grad():
+        compiled(torch.randn(4096, 768, dtype=torch.bfloat16))
+    assert early[0]
+    assert early[0] < late[0], "but for the products and their readers, where the choice was open"

@@ -74,7 +74,7 @@ def test_loops_are_taken_where_they_are_faster(tmp_path: Path) -> None:
     fused = split.for_gpu(fuse.fuse(graph))
     asked: list[list[str]] = []
 
-    def card(questions: Any, _generate: Any, _config: Any) -> list[list[float]]:
+    def card(questions: Any, *_: Any) -> list[list[float]]:
         asked.extend([c.label for c in q] for q in questions)
         return [[1.0 if c.label == tuning.VENDOR else faster for c in q] for q in questions]
 

@@ -153,7 +153,7 @@ def test_what_stays(text: str) -> None:
 def test_measuring_decides(seconds: float, kernels: list[str], tmp_path: Path) -> None:
     asked = []
 
-    def measured(questions: Any, generate: Any, config: Any) -> list[list[float]]:
+    def measured(questions: Any, generate: Any, *_: Any) -> list[list[float]]:
         asked.extend([c.label for c in q] for q in questions)
         assert all(generate(c.graph, c.tunings).triton is not None for q in questions for c in q)
         return [[1.0, *[seconds if len(q) == 2 else 1.0] * (len(q) - 1)] for q in questions]

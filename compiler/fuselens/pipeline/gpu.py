@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -113,7 +113,22 @@ def tuned(fused: Graph, loops: Graph, run: Run) -> tuple[Graph, dict[str, Any], 
     measured = tuning.unmeasured if run.for_absent_gpu else None
     if run.config.mode.startswith("max-autotune"):
         return tuning.for_gpu(fused, run.config, measured, loops)
-    return tuning.with_readers(fused, run.config, measured)
+    return tuning.with_readers(
+        fused, run.config, measured, None if run.for_absent_gpu else functools.partial(_compile_ahead, run)
+    )
+
+
+def _compile_ahead(run: Run, fused: Graph, tunings: Mapping[str, Any], open_: Collection[str]) -> None:
+    """Has those kernels of a graph compiled in the background that are not ``open_``."""
+    from ..codegen.triton.kernels import to_triton
+    from ..ir.contracts.source import Unsupported
+    from ..runtime.gpu.launch import compile_ahead
+    from ..schedule.order import order
+
+    with suppress(Unsupported):
+        source = to_triton(order(fused), tunings=tunings)
+        certain = tuple(k for k in source.kernels if k.name not in open_)
+        compile_ahead([dataclasses.replace(source, kernels=certain)], run.config)
 
 
 def recorded(call: Call, written: Sequence[int], run: Run) -> Call:

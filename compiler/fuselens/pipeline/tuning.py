@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from ..ir.loops import ITEMSIZE, Loop
 from ..ir.parts import part
 from ..record.report import Decision
 from ..runtime.gpu import tune as tune_gpu
-from ..runtime.gpu.tune import Candidate, Measure
+from ..runtime.gpu.tune import Candidate, Meanwhile, Measure
 from ..schedule import fuse
 from ..schedule.gpu import split
 from ..schedule.gpu.product_kernels import Alternative, alternatives, nodes_of, one_kernel, replaced, with_room
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ..ir.loops import Attention, Extern, Graph, Kernel
 
     Tuned = tuple[Graph, dict[str, Any], list[Decision]]  # what was chosen for kernels by name, and what was tried
+    Ahead = Callable[[Graph, Mapping[str, Any], Collection[str]], object]
 
 MOST = 10  # candidates of a product besides the vendor's library
 MOST_OF_PARTS = 2  # of which in so many parts
@@ -82,9 +83,10 @@ def for_gpu(graph: Graph, config: Config, measured: Measure | None = None, loops
     return graph, chosen | tiled, [*decisions, *tried]
 
 
-def with_readers(graph: Graph, config: Config, measured: Measure | None = None) -> Tuned:
+def with_readers(graph: Graph, config: Config, measured: Measure | None = None, ahead: Ahead | None = None) -> Tuned:
     """The default mode: products of halves with the kernel that reads them. Where a model expects much of a kernel of both, that is
-    taken; where it may be faster, a few are measured."""
+    taken; where it may be faster, a few are measured. While those are compiled, ``ahead`` is given what is certain by then:
+    the graph, the choices for its kernels, and the kernels that may yet be replaced."""
     chosen: dict[str, Any] = {}
     decisions: list[Decision] = []
     asked: list[tuple[Site, list[Option]]] = []
@@ -102,7 +104,12 @@ def with_readers(graph: Graph, config: Config, measured: Measure | None = None) 
             decisions.append(Decision("FL416", "taken", _subject(site), reason, next(iter(site.call.spans), None)))
         elif expected < 1:
             asked.append((site, [first, *[o for o in others if o.tile.size != first.tile.size][: FEW - 1]]))
-    graph, measured_tiles, tried = _measured_products(believed, asked, config, measured or MEASURE)
+
+    def meanwhile() -> None:
+        if ahead is not None:
+            ahead(believed, chosen, {n.name for site, _ in asked for n in site.nodes})
+
+    graph, measured_tiles, tried = _measured_products(believed, asked, config, measured or MEASURE, meanwhile)
     return graph, chosen | measured_tiles, [*decisions, *tried]
 
 
@@ -197,14 +204,14 @@ def _products(graph: Graph, config: Config, measured: Measure) -> Tuned:
 
 
 def _measured_products(
-    graph: Graph, found: Sequence[tuple[Site, list[Option]]], config: Config, measured: Measure
+    graph: Graph, found: Sequence[tuple[Site, list[Option]]], config: Config, measured: Measure, *meanwhile: Meanwhile
 ) -> Tuned:
     questions = [
         (Candidate(VENDOR, part(graph, site.nodes)), *(option.candidate for option in row)) for site, row in found
     ]
     chosen: dict[str, Any] = {}
     decisions = []
-    results = tune_gpu.timed(questions, _generated, config, measured)
+    results = tune_gpu.timed(questions, _generated, config, measured, *meanwhile)
     for (site, row), result in zip(found, results, strict=True):
         if math.isinf(result.seconds[0]):
             continue

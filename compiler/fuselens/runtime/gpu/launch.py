@@ -31,10 +31,10 @@ _MAX_DYNAMIC_SHARED = 8  # an attribute of functions
 
 
 def compile_ahead(
-    sources: Sequence[Source], config: Config, hints: Sequence[Mapping[str, int]] | None = None, *, wait: bool = False
-) -> None:
+    sources: Sequence[Source], config: Config, hints: Sequence[Mapping[str, int]] | None = None
+) -> list[Job]:
     """Has the variants compiled in the background that :func:`load_triton` will ask for, and those for sizes as in
-    ``hints``."""
+    ``hints``. Returns those that the cache lacks."""
     cache, jobs = Cache(config.cache_dir), []
     for source, known in zip(sources, hints or [{}] * len(sources), strict=True):
         kernels = [k for k in source.kernels if k.same_as is None and known.keys() >= set(k.sizes)]
@@ -43,8 +43,12 @@ def compile_ahead(
             module = Module(source, config.triton_variables, config.build_limit)
             wanted = [module.job(k, _kind([known[s] for s in k.sizes]), architecture) for k in kernels]
             jobs += _submit(wanted, cache)
-    if wait:
-        triton_worker.wait(jobs, cache)
+    return jobs
+
+
+def wait_for(jobs: Sequence[Job], config: Config) -> None:
+    """Returns when the background has done with these."""
+    triton_worker.wait(jobs, Cache(config.cache_dir))
 
 
 def compiled(source: Source, config: Config, *, texts: bool) -> dict[str, tuple[Mapping[str, Any], int]]:

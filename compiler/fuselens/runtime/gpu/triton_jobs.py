@@ -1,7 +1,7 @@
 """What Triton is to compile, and the cache of what it made: a second process loads binaries and imports no Triton.
 
-A binary's key is over all that Triton reads: the function's text and that of its helpers without comments, what is known of
-its arguments, the options, the architecture, Triton's version with its libraries, and the environment variables it looks at.
+A binary's key is over all that Triton reads: the function's text and those of its helpers without comments, what is known of its
+arguments, the options, the architecture, Triton's version with its libraries, and the environment variables it looks at.
 """
 
 from __future__ import annotations
@@ -119,10 +119,20 @@ class Module:
         kernels = {k.function for k in source.kernels}
         starts = [*((m.start(), m[1]) for m in _FUNCTION.finditer(source.text)), (len(source.text), "")]
         parts = {name: source.text[a:b] for (a, name), (b, _) in itertools.pairwise(starts)}
-        head = source.text[source.text.find("import ") : starts[0][0]]
-        helpers = [_bare(text) for name, text in parts.items() if name not in kernels]
-        self._shared = [_bare(head), *helpers]
-        self._parts = {name: _bare(text) for name, text in parts.items() if name in kernels}
+        self._head = _bare(source.text[source.text.find("import ") : starts[0][0]])
+        self._parts = {name: _bare(text) for name, text in parts.items()}
+        self._helpers = self._parts.keys() - kernels
+
+    def _read(self, function: str) -> list[str]:
+        """The texts of which Triton makes a function: its own, and those of the helpers that it names, which name others."""
+        found, new = {function}, {function}
+        while new:
+            new = {h for h in self._helpers - found for name in new if re.search(rf"\b{h}\b", self._parts[name])}
+            found |= new
+        texts = [self._parts[name] for name in self._parts if name in found]
+        names = {line: line.rpartition(" ")[2] + "." for line in self._head.splitlines()}
+        imports = [line for line, name in names.items() if any(name in text for text in texts)]
+        return [*imports, *texts]
 
     def job(self, info: KernelInfo, variant: int, architecture: int) -> Job:
         """The ``variant`` (see ``_launch.pyi``) of one kernel."""
@@ -137,7 +147,7 @@ class Module:
         if "ALIGNED" in blocks:
             blocks["ALIGNED"] = variant & 1
         key = key_of({
-            "text": [*self._shared, self._parts[info.function]],
+            "text": self._read(info.function),
             "arguments": [list(types.items()), list(blocks.items()), divisible],
             "options": options,
             "architecture": architecture,

@@ -78,7 +78,8 @@ class Timed:
 
 
 Generate = Callable[[Graph, Mapping[str, Any]], "Generated | None"]  # None for what cannot be generated
-Measure = Callable[[Sequence[Sequence[Candidate]], Generate, Config], list[list[float]]]
+Meanwhile = Callable[[], object]  # what is done while candidates are compiled
+Measure = Callable[[Sequence[Sequence[Candidate]], Generate, Config, Meanwhile], list[list[float]]]
 
 
 def tune(
@@ -105,14 +106,22 @@ def tune(
     return chosen, decisions
 
 
+def _nothing() -> None:
+    pass
+
+
 def timed(
-    questions: Sequence[Sequence[Candidate]], generate: Generate, config: Config, measured: Measure
+    questions: Sequence[Sequence[Candidate]],
+    generate: Generate,
+    config: Config,
+    measured: Measure,
+    meanwhile: Meanwhile = _nothing,
 ) -> list[Timed]:
     """The candidates of each question with their times, from the cache or as ``measured``."""
     asked = [_question(candidates) for candidates in questions]
     known = [measure.recalled(config, q) for q in asked]
     unknown = {text: k for k, text in enumerate(map(str, asked)) if known[k] is None}
-    found = measured([questions[k] for k in unknown.values()], generate, config) if unknown else []
+    found = measured([questions[k] for k in unknown.values()], generate, config, meanwhile) if unknown else []
     for (key, k), seconds in zip(unknown.items(), found, strict=True):
         kept = [None if math.isinf(s) else s for s in seconds]
         for other, same in enumerate(asked):
@@ -155,14 +164,18 @@ def _triton() -> str:
 # --- on the card --------------------------------------------------------------------------------------------------------
 
 
-def on_card(questions: Sequence[Sequence[Candidate]], generate: Generate, config: Config) -> list[list[float]]:
+def on_card(
+    questions: Sequence[Sequence[Candidate]], generate: Generate, config: Config, meanwhile: Meanwhile
+) -> list[list[float]]:
     """Seconds of each candidate of each question."""
-    from .launch import compile_ahead
+    from .launch import compile_ahead, wait_for
 
     made = [[generate(c.graph, c.tunings) for c in candidates] for candidates in questions]
     built = [(g, c) for row, candidates in zip(made, questions, strict=True)
              for g, c in zip(row, candidates, strict=True) if g is not None and g.triton is not None]  # fmt: skip
-    compile_ahead([g.triton for g, _ in built if g.triton], config, [c.graph.hints for _, c in built], wait=True)
+    jobs = compile_ahead([g.triton for g, _ in built if g.triton], config, [c.graph.hints for _, c in built])
+    meanwhile()
+    wait_for(jobs, config)
     return [
         _seconds([_call(c, g, config) for c, g in zip(candidates, row, strict=True)], [c.graph for c in candidates])
         for candidates, row in zip(questions, made, strict=True)
