@@ -183,3 +183,30 @@ def test_a_transformer_trains_on_texts_of_any_length() -> None:
             losses[-1].append(loss.item())
     torch.testing.assert_close(losses[1], losses[0])
     assert losses[0][-1] != losses[0][0]
+
+
+def test_strides_that_leave_the_graph_are_multiples_of_the_ragged_size() -> None:
+    def fn(t: Tensor) -> tuple[Any, Tensor]:
+        heads = t.unflatten(-1, [2, 4]).transpose(1, 2) * 2
+        return heads.stride(), heads
+
+    compiled = fuselens.compile(fn)
+    for lengths in ((3, 2, 4), (5, 3, 2)):
+        strides, heads = compiled(t := ragged(*lengths))
+        assert bool(strides[0] == 8 * t.size(1)), strides
+        assert strides[1:] == (4, 8, 1)
+        assert bool(heads.stride()[0] == strides[0])
+        assert strides[0].node.nested_int_coeff() == 8
+    assert codes(compiled) == set()
+    assert graphs(compiled) == 1
+
+
+def test_attention_on_a_cpu_breaks_the_graph_as_it_looks_at_lengths() -> None:
+    def fn(t: Tensor) -> Tensor:
+        q = (t * 2).unflatten(-1, [2, 4]).transpose(1, 2)
+        return F.scaled_dot_product_attention(q, q, q).transpose(1, 2).flatten(-2) + 1
+
+    compiled = fuselens.compile(fn)
+    for lengths in ((3, 2, 4), (5, 3, 2)):
+        torch.testing.assert_close(compiled(t := ragged(*lengths)).values(), fn(t).values())
+    assert codes(compiled) == {"FL102"}

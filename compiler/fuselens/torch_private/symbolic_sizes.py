@@ -289,9 +289,16 @@ def symbols_in(value: Any) -> Iterator[Any]:
         yield from raw_expression(value).free_symbols
 
 
-def ragged_size(lengths: torch.Tensor) -> Any:
-    """The ragged size of nested tensors with these offsets, or lengths; that of a fake tensor if it was set."""
-    return private.ragged_size(lengths)
+def ragged_size(lengths: torch.Tensor, times: int = 1) -> Any:
+    """The ragged size of nested tensors with these offsets, or lengths, ``times`` a number: that of a fake tensor if it was
+    set."""
+    size = private.ragged_size(lengths)
+    return size if times == 1 else size * times
+
+
+def times_of(size: Any) -> int:
+    """The number by which a ragged size was multiplied, as in strides."""
+    return size.node.nested_int_coeff()
 
 
 def set_ragged_size(fake: Any, size: Any) -> None:

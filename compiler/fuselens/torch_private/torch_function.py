@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch.utils.checkpoint
@@ -143,6 +143,12 @@ def is_wrapper_class(cls: type) -> bool:
 def is_nested_class(cls: type) -> bool:
     """Whether a class is that of torch's nested tensors in the jagged layout."""
     return cls.__module__ == "torch.nested._internal.nested_tensor" and issubclass(cls, torch.Tensor)
+
+
+def asking_nested(given: Iterable[Any]) -> contextlib.AbstractContextManager[Any]:
+    """Inside, calls ask the class of nested tensors, where one is ``given``: attention on them is the class's own."""
+    nested = any(is_nested_class(type(each)) for each in given)
+    return private.EnableTorchFunction() if nested else contextlib.nullcontext()
 
 
 def asks_class(given: Any) -> bool:

@@ -208,7 +208,7 @@ def _(value: WrapperValue, r: Rebuilder) -> None:
 
 @build.register
 def _(value: RaggedSize, r: Rebuilder) -> None:
-    r.call(torch_private.ragged_size, value.lengths)
+    r.call(torch_private.ragged_size, value.lengths, Constant(value.times))
 
 
 @build.register

@@ -47,7 +47,8 @@ def run(fake_mode: Any, kind: str, target: Any, args: Arguments, kwargs: Options
             for refuses, why in _REFUSALS:
                 if refuses(target, args, kwargs):
                     raise Break("FL107", what=what, why=why)
-            return _ran(function, rest, kwargs, fixes_sizes)
+            with torch_private.asking_nested(args):
+                return _ran(function, rest, kwargs, fixes_sizes)
     except Break:
         raise
     except Exception as error:  # noqa: BLE001 - an operator may raise anything; eager raises it again

@@ -282,16 +282,17 @@ def ragged_size(tracer: Tracer, obj: Any, source: Source) -> RaggedSize:
         tracer.objects.remember(found, lengths)
     _distinguish(tracer, lengths)
     node = tracer.graphs.add("call_function", torch_private.ragged_size, (lengths.node,), {}, obj, tracer.span)
-    return RaggedSize(node, lengths, source)
+    return RaggedSize(node, lengths, source=source)
 
 
 def number(tracer: Tracer, node: fx.Node) -> SymbolValue:
     """The value of a symbolic number that a node computes."""
     size = node.meta["val"]
     if torch_private.is_ragged(size):
+        times = torch_private.times_of(size)
         for lengths in tracer.objects.lengths:
-            if bool(torch_private.ragged_size(lengths.fake) == size):
-                return RaggedSize(node, lengths)
+            if bool(torch_private.ragged_size(lengths.fake, times) == size):
+                return RaggedSize(node, lengths, times)
     return SymbolValue(node)
 
 

@@ -201,13 +201,14 @@ class SymbolValue(Value):
 
 
 class RaggedSize(SymbolValue):
-    """The size of nested tensors that stands for the numbers in the tensor ``lengths``."""
+    """The size of nested tensors that stands for the numbers in the tensor ``lengths``, ``times`` a number."""
 
-    __slots__ = ("lengths",)
+    __slots__ = ("lengths", "times")
 
-    def __init__(self, node: fx.Node, lengths: TensorValue, source: Source | None = None) -> None:
+    def __init__(self, node: fx.Node, lengths: TensorValue, times: int = 1, source: Source | None = None) -> None:
         super().__init__(node, source)
         self.lengths = lengths
+        self.times = times
 
 
 class Opaque(Value):
