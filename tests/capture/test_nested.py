@@ -210,3 +210,30 @@ def test_attention_on_a_cpu_breaks_the_graph_as_it_looks_at_lengths() -> None:
     for lengths in ((3, 2, 4), (5, 3, 2)):
         torch.testing.assert_close(compiled(t := ragged(*lengths)).values(), fn(t).values())
     assert codes(compiled) == {"FL102"}
+
+
+MADE_INSIDE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "offsets": lambda v, o: torch.nested.nested_tensor_from_jagged(v * 2, o).cos() * 3,
+    "lengths": lambda v, o: torch.nested.nested_tensor_from_jagged(v, lengths=o.diff()) * v.sum(),
+    "bounds": lambda v, o: torch.nested.nested_tensor_from_jagged(v, o, min_seqlen=2, max_seqlen=9).sin().values() + 1,
+    "padded": lambda v, o: torch.nested.nested_tensor_from_jagged(v * 2, o).to_padded_tensor(0.0) + 1,
+    "a list": lambda v, o: torch.nested.nested_tensor([v.detach(), v.detach()[:2]], layout=torch.jagged) * v.sum(),
+    "with a given one": lambda v, o: (n := torch.nested.nested_tensor_from_jagged(v, o)) * 2 + n.cos(),
+}
+
+
+@pytest.mark.parametrize("name", MADE_INSIDE)
+def test_nested_tensors_are_made_in_the_graph(name: str) -> None:
+    fn = MADE_INSIDE[name]
+    compiled = fuselens.compile(fn)
+    for lengths in ((3, 4, 5), (2, 6, 3), (4, 4, 7), (9, 2, 2)):
+        offsets = torch.tensor([0, *lengths]).cumsum(0)
+        found = []
+        for each in (fn, compiled):
+            v = torch.randn(sum(lengths), 8, generator=torch.Generator().manual_seed(1), requires_grad=True)
+            result = each(v, offsets)
+            values(result).square().sum().backward()
+            found.append((values(result).detach(), v.grad))
+        torch.testing.assert_close(found[1], found[0])
+    assert codes(compiled) <= {"FL201", "FL203"}
+    assert graphs(compiled) == 2 or name == "a list"

@@ -19,7 +19,7 @@ from fuselens.ir.loops import Axis, Buffer, Extern, Loop, Node, Ref, indirect_na
 from fuselens.lowering.body import Body, Complex, Scalar
 from fuselens.lowering.dtypes import LOOP_DTYPES, NAMES, PARTS, compute_dtype, identity
 from fuselens.record.report import Decision, Span
-from fuselens.torch_private import symint_expression
+from fuselens.torch_private import integer_functions, symint_expression
 
 Sizes = tuple[Expr, ...]
 
@@ -34,8 +34,19 @@ class LoweringError(Exception):
 
 @functools.lru_cache(1 << 12)
 def _own_symbols(e: Expr) -> Expr:
-    """torch's size expression over the IR's own symbols (equal names, other assumptions)."""
-    return e.xreplace({s: symbol(s.name) for s in e.free_symbols})  # pyright: ignore
+    """torch's size expression over the IR's own symbols (equal names, other assumptions), in integers: ``ceil(a / b)`` is
+    a floor division."""
+    e = e.xreplace({s: symbol(s.name) for s in e.free_symbols})  # pyright: ignore
+    return e if e.is_Atom else e.replace(_is_rounded_up, _by_floor)
+
+
+def _is_rounded_up(e: Any) -> bool:
+    return type(e).__name__ == "CeilToInt" and type(e.args[0]).__name__ == "IntTrueDiv"
+
+
+def _by_floor(e: Any) -> Expr:
+    over, under = e.args[0].args
+    return integer_functions()["FloorDiv"](over + under - 1, under)
 
 
 def expression(value: Any) -> Expr:

@@ -71,6 +71,8 @@ VENDOR: dict[str, str] = dict.fromkeys(
         "aten.scaled_dot_product_attention", "aten._scaled_dot_product_flash_attention",
         "aten._scaled_dot_product_flash_attention_for_cpu", "aten._scaled_dot_product_efficient_attention",
         "aten._scaled_dot_product_flash_attention_for_cpu_backward", "aten._scaled_dot_product_cudnn_attention",
+        "aten._flash_attention_forward", "aten._flash_attention_backward", "aten._efficient_attention_forward",
+        "aten._efficient_attention_backward", "aten._cudnn_attention_forward", "aten._cudnn_attention_backward",
         "aten.max_pool2d_with_indices_backward", "aten.max_pool3d_with_indices_backward",
         "aten.adaptive_max_pool2d_backward", "aten.adaptive_max_pool3d_backward",
         "aten.upsample_nearest1d", "aten.upsample_nearest2d", "aten.upsample_nearest3d",
@@ -391,14 +393,17 @@ class _Walk:
                             if len(target._schema.returns) > 1 else None, reason,
                             mutates=tuple(b.name for b in written))  # fmt: skip
             return written[0] if len(written) == 1 else written
-        if any(isinstance(m, torch.SymInt) for m in (meta if isinstance(meta, (tuple, list)) else (meta,))):
+        results = meta if isinstance(meta, (tuple, list)) else (meta,)
+        numbers = {k: expression(m) for k, m in enumerate(results) if isinstance(m, torch.SymInt)}
+        if any(s.name not in self.symbols for number in numbers.values() for s in number.free_symbols):
             raise LoweringError(f"{target} computes a size from data")
         used: set[Any] | None = None
         if isinstance(meta, (tuple, list)):
             used = self.low.used
             if any(u.target is not operator.getitem for u in node.users):
                 used = None
-        return self.low.extern(target, args, kwargs, meta, reason, used=used)
+        made = self.low.extern(target, args, kwargs, meta, reason, used=used)
+        return tuple(numbers.get(k, m) for k, m in enumerate(made)) if numbers else made
 
     def _in_memory(self, value: Any) -> Any:
         """Arguments of a call of ATen's: buffers that are declared."""

@@ -257,7 +257,9 @@ _RETURNING = frozenset({
     "_scaled_dot_product_flash_attention_for_cpu_backward", "_scaled_dot_product_flash_attention",
     "_scaled_dot_product_flash_attention_backward", "_scaled_dot_product_efficient_attention",
     "_scaled_dot_product_efficient_attention_backward", "_scaled_dot_product_cudnn_attention",
-    "_scaled_dot_product_cudnn_attention_backward", "_linear_pointwise",
+    "_scaled_dot_product_cudnn_attention_backward", "_flash_attention_forward", "_flash_attention_backward",
+    "_efficient_attention_forward", "_efficient_attention_backward", "_cudnn_attention_forward",
+    "_cudnn_attention_backward", "_linear_pointwise",
     "_convolution_pointwise", "_convolution_transpose_pointwise", "attention",
 })  # fmt: skip
 

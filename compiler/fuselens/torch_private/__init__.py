@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 
 from . import result_layouts
 from .autograd import (
+    NESTED_DUMMY,
+    NESTED_FROM_PADDED,
+    NESTED_VIEW,
     RELEASE_SAVED,
     checkpoint_policy,
     from_functional,
@@ -33,6 +36,8 @@ from .autograd import (
     mark_one_of_several_views,
     negated,
     nested_as_containers,
+    nested_from_padded,
+    nested_view,
     node_of,
     replace_value,
     saves_tensors,
@@ -229,10 +234,10 @@ from .symbolic_sizes import (
     symbolic_float,
     symbolic_integer,
     symbols_in,
-    times_of,
     symint_expression,
     symint_hint,
     symint_may_be_negative,
+    times_of,
     varying_floats,
 )
 from .torch_function import (

@@ -227,11 +227,11 @@ class _Padded(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Any, offsets: Any, longest: Any, padding: float) -> Any:  # type: ignore[override]
         ctx.offsets, ctx.total = offsets, values.shape[0]
-        return torch.ops.aten._jagged_to_padded_dense_forward(values, offsets, longest, padding)
+        return private.padded(values, offsets, longest, padding)
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:  # type: ignore[override]
-        values = torch.ops.aten._padded_dense_to_jagged_forward(gradient, ctx.offsets, ctx.total)
+        values = private.unpadded(gradient, ctx.offsets, ctx.total)
         return values, None, None, None
 
 
@@ -241,11 +241,11 @@ class _Unpadded(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Any, offsets: Any, total: Any) -> Any:  # type: ignore[override]
         ctx.offsets, ctx.longest = offsets, [rows.shape[1]]
-        return torch.ops.aten._padded_dense_to_jagged_forward(rows, offsets, total)
+        return private.unpadded(rows, offsets, total)
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:  # type: ignore[override]
-        return torch.ops.aten._jagged_to_padded_dense_forward(gradient, ctx.offsets, ctx.longest, 0.0), None, None
+        return private.padded(gradient, ctx.offsets, ctx.longest, 0.0), None, None
 
 
 def _padded(values: Any, offsets: Any, max_lengths: Any, padding_value: float = 0.0) -> Any:
@@ -257,9 +257,22 @@ def _unpadded(dense: Any, offsets: Any, total: Any = None, **named: Any) -> Any:
 
 
 _DIFFERENTIABLE: dict[Any, Callable[..., Any]] = {
-    torch.ops.aten._jagged_to_padded_dense_forward: _padded,
-    torch.ops.aten._padded_dense_to_jagged_forward: _unpadded,
+    private.padded: _padded,
+    private.unpadded: _unpadded,
 }
+
+
+NESTED_DUMMY, NESTED_VIEW, NESTED_FROM_PADDED = private.nested_dummy, private.nested_view, private.nested_from_padded
+
+
+def nested_view(values: torch.Tensor, offsets: torch.Tensor, *others: Any) -> Any:
+    """torch's function of this name, which needs some nested tensor to be asked at all."""
+    return private.nested_view(values, offsets, private.nested_dummy(), *others)
+
+
+def nested_from_padded(padded: torch.Tensor, offsets: torch.Tensor, *others: Any) -> Any:
+    """torch's function of this name, which needs some nested tensor to be asked at all."""
+    return private.nested_from_padded(padded, offsets, private.nested_dummy(), *others)
 
 
 class _Functions(TorchFunctionMode):
@@ -273,8 +286,15 @@ class _Functions(TorchFunctionMode):
         kwargs = kwargs or {}
         if (differentiable := _DIFFERENTIABLE.get(getattr(func, "overloadpacket", func))) is not None:
             return differentiable(*args, **kwargs)
-        if not any(is_nested_class(type(a)) for a in PYTREE.tree_leaves((args, kwargs))):
-            return func(*args, **kwargs)  # ``types`` is empty where classes are not asked
+        leaves = PYTREE.tree_leaves((args, kwargs))
+        nested = next(
+            (type(a) for a in leaves if is_nested_class(type(a))), None
+        )  # ``types`` is empty where nobody is asked
+        if nested is None:
+            return func(*args, **kwargs)
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            with self:
+                return nested.__torch_function__(func, (nested,), args, kwargs)  # the class's own, of calls of its own
         with self.operators.led():
             return func(*args, **kwargs)
 
@@ -310,7 +330,7 @@ class _Operators(private.TorchDispatchMode):
             with private.with_keys(*self.keys):
                 if nested is None:
                     return func(*args, **kwargs)
-                if func is torch.ops.aten._nested_get_values.default:
+                if func is private.nested_values:
                     return args[0]._values  # the class detaches it
                 if (key := _composite_key(func)) is not None:
                     with self, self.led(), DisableTorchFunction():

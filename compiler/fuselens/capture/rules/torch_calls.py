@@ -13,6 +13,7 @@ from ..breaks import Break
 from ..polyfills import python as polyfills
 from ..polyfills import torch_functions as torch_polyfills
 from ..tracing import sources as src
+from ..tracing.symbols import SizesChanged
 from ..values import truth as truths
 from ..values.algebra import (
     Constant,
@@ -244,6 +245,29 @@ def _scripted(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[st
     if original is None or value.source is None:  # loaded from a file
         raise Break("FL104", what=value.describe(), why="its Python source is not known")
     return m.call(m.tracer.lazy(original, src.generic_attribute(value.source, torch_private.SCRIPTED)), args, kwargs)
+
+
+# --- nested tensors ---
+
+
+@rule(torch_private.NESTED_DUMMY)
+def _nested_dummy(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Who is asked to make a nested tensor: below, that is known."""
+    return Constant(None)
+
+
+def _makes_nested(function: Any, ours: Callable[..., Any]) -> None:
+    @rule(function)
+    def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if m.tracer.sizes is None:  # which know ragged ones
+            raise SizesChanged
+        values, offsets, _, *others = (m.use(a) for a in args)
+        what = f"torch.nested.{ours.__name__}"
+        return m.tracer.call("call_function", ours, (values, offsets, *others), {}, what)
+
+
+_makes_nested(torch_private.NESTED_VIEW, torch_private.nested_view)
+_makes_nested(torch_private.NESTED_FROM_PADDED, torch_private.nested_from_padded)
 
 
 # --- functions that look at values ---
