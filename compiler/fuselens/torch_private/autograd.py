@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch.utils.checkpoint
@@ -293,10 +293,25 @@ class _Functions(TorchFunctionMode):
         if nested is None:
             return func(*args, **kwargs)
         if func is torch.nn.functional.scaled_dot_product_attention:
-            with self:
+            with self, _requiring_grad(leaves):
                 return nested.__torch_function__(func, (nested,), args, kwargs)  # the class's own, of calls of its own
         with self.operators.led():
             return func(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def _requiring_grad(tensors: Iterable[Any]) -> Iterator[None]:
+    """Inside, nested tensors say that they require grad if what autograd sees of them does."""
+    with DisableTorchFunction():
+        changed = [t for t in tensors if is_nested_class(type(t)) and _part(t).requires_grad and not t.requires_grad]
+        for t in changed:
+            t.requires_grad_()
+    try:
+        yield
+    finally:
+        with DisableTorchFunction():
+            for t in changed:
+                t.requires_grad_(False)
 
 
 class _Operators(private.TorchDispatchMode):
