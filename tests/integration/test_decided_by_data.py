@@ -89,6 +89,18 @@ def test_gradients_through_a_mask() -> None:
     assert all(g.training for g in report.graphs if g.part_of is not None)
 
 
+def test_gradients_whose_sizes_data_decides_are_eagers() -> None:
+    """The rows of a mask that a value is given to are known; how many of its gradients there are is not."""
+
+    def function(x: torch.Tensor, value: torch.Tensor) -> Any:
+        return x.sin().index_put((x[:, 0] > 0,), value) * 2
+
+    x, value = torch.linspace(-1, 1, 20).view(4, 5).requires_grad_(), torch.ones(5, requires_grad=True)
+    compiled = fuselens.compile(function, options={"capture_dynamic_output_shape_ops": True})
+    torch.testing.assert_close(outcome(compiled, (x, value)), outcome(function, (x, value)))
+    assert {d.code for d in compiled.__fuselens__.recorder.report.diagnostics} == {"FL301"}
+
+
 def test_experts_that_take_what_they_are_given() -> None:
     """A mixture of experts: of each the rows that are sent to it, none or all of them."""
 

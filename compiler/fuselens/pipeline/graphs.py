@@ -126,6 +126,8 @@ def _compile(run: Run, lazy: frozenset[int] = frozenset()) -> Callable[..., Any]
         return lambda inputs: call(lazy_views.turned(inputs, turns))
     traced = _trace(run, NOTHING_SHARED)
     signature = traced.signature
+    if captured.sizes is not None and torch_private.depends_on_data(captured.sizes.env):
+        raise Untraceable("its gradients have sizes that data decides, which kernels do not know beforehand")
     written = {m.input for m in signature.mutations}
     if lazy & written:
         raise Untraceable("it writes to an input that is a lazily conjugated or negated view")
