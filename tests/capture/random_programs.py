@@ -1167,6 +1167,17 @@ def limited(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, previous)
 
 
+def _lines_differ_alone(program: Program, variant: str, expected: list[str], actual: list[str]) -> bool:
+    """Whether only lines of tracebacks differ, and the compiled function's are those of eager's first call: CPython 3.11 may
+    name another line from the second call on, when it has specialised the instruction that raises."""
+    pairs = list(itertools.zip_longest(expected, actual, fillvalue=""))
+    different = [a for e, a in pairs if e != a]
+    if not all(".__traceback__: " in a for a in different):
+        return False
+    fresh = load(program.source)
+    return all(a in observe(fresh, fresh.f, variant) for a in different)
+
+
 def difference(program: Program) -> str | None:
     """The first thing in which the compiled function differs from eager in some call; None when there is none."""
     eager, other = load(program.source), load(program.source)
@@ -1181,7 +1192,7 @@ def difference(program: Program) -> str | None:
             if expected[0].startswith("raised: RecursionError"):  # how deep it came depends on the interpreter's stack
                 return None
             actual = observe(other, compiled, variant)
-            if expected != actual:
+            if expected != actual and not _lines_differ_alone(program, variant, expected, actual):
                 pair = next((e, a) for e, a in itertools.zip_longest(expected, actual, fillvalue="nothing") if e != a)
                 return f"call {i} ({variant}):\n  eager    {pair[0]}\n  compiled {pair[1]}"
     finally:

@@ -520,3 +520,18 @@ def test_checkpoint_without_its_option_breaks() -> None:
     with pytest.warns(UserWarning, match="use_reentrant"):
         report = agrees_with_eager(f, (tensor(3, grad=True),))
     assert len(report.breaks) == 1
+
+
+@pytest.mark.parametrize("dim", [0, 2, -3])
+def test_vmap_over_a_dimension_that_is_not_there_raises_eagers_error(dim: int) -> None:
+    def fn(x: Any) -> Any:
+        return vmap(vmap(torch.relu, in_dims=dim))(x)
+
+    compiled = fuselens.compile(fn)
+    x = torch.ones(2) if dim == 0 else torch.ones(2, 3, 4)
+    with pytest.raises(ValueError, match=f"in_dim={dim}") as wanted:
+        fn(x)
+    with pytest.raises(ValueError, match=f"in_dim={dim}") as found:
+        compiled(x)
+    assert str(found.value) == str(wanted.value)
+    assert [d.code for d in compiled.__fuselens__.recorder.report.breaks] == ["FL107"]

@@ -40,6 +40,13 @@ def shared_memory(x):
     return x * 2, y, a, b
 
 
+@case(t(3))
+def new_axes(x):
+    a = x.numpy()
+    made = torch.from_numpy(np.ones(3, np.float32)[None])
+    return a[None], a[:, None].strides, torch.from_numpy(a[None, :, None]), np.expand_dims(a, 0), made, made * 2
+
+
 @case(t(3, 2))
 def of_views(x):
     return x.t().numpy(), x[0].numpy(), (x + 1)[:, 1].numpy()

@@ -40,6 +40,18 @@ def test_what_the_wrapper_tells_is_guarded() -> None:
     assert graphs(compiled) == 4
 
 
+def test_a_number_that_varies_is_known_where_a_wrapper_tells_it() -> None:
+    def fn(x: torch.Tensor, k: int) -> tuple[Any, torch.Tensor]:
+        return Scaled(x, k), x * k
+
+    compiled = fuselens.compile(fn)
+    for k in (2, 3, 4, 3):
+        wrapper, product = compiled(x := some(4), k)
+        assert type(wrapper.scale) is int
+        assert wrapper.scale == k
+        torch.testing.assert_close(product, x * k)
+
+
 def test_what_it_holds_is_guarded() -> None:
     compiled = fuselens.compile(lambda p: p * 2)
     for p in (Pair(some(4), some(4)), Pair(some(4).double(), some(4).double()), Pair(some(2, 3).t(), some(2, 3).t())):

@@ -334,7 +334,18 @@ def _mended(m: Machine, found: TensorValue, wanted: Any, given: _Given) -> Tenso
         raise Break("FL104", what=what, why="numpy's result is a view, and that of torch's translation is not")
     if not shared and _shares(found, given):
         found = _node(m, "call_method", "clone", (found,), what)
-    return found if shared else _laid_out(m, found, wanted, what, given.small)
+    return _with_new_axes(m, found, wanted, what) if shared else _laid_out(m, found, wanted, what, given.small)
+
+
+def _with_new_axes(m: Machine, found: TensorValue, wanted: Any, what: str) -> TensorValue:
+    """A view with the strides of its new axes as numpy says them: 0. torch counts what is behind them."""
+    fake = found.fake
+    new = [n == 1 and step == 0 for n, step in zip(fake.shape, wanted.strides, strict=True)]
+    if not any(new) or not all(isinstance(n, int) for n in (*fake.shape, *fake.stride(), fake.storage_offset())):
+        return found
+    strides = tuple(0 if is_new else n for n, is_new in zip(fake.stride(), new, strict=True))
+    lies = (tuple(fake.shape), strides, fake.storage_offset())
+    return _node(m, "call_method", "as_strided", (found, *map(Constant, lies)), what)
 
 
 def _is_narrower(found: Value, wanted: Any) -> bool:

@@ -401,6 +401,8 @@ def _vmap(m: Machine, function: Value, options: Options, args: list[Value], kwar
         dim = in_dims[i]
         if dim is None:
             return tensor.fake
+        if not -tensor.fake.ndim <= dim < tensor.fake.ndim:
+            raise Break("FL107", what=what, why=f"it maps over dimension {dim} of a tensor with {tensor.fake.ndim}")
         if tensor.fake.shape[dim] == 0:  # there is no element to look at
             size, stride = ([*kind[:dim], *kind[dim + 1 :]] for kind in (tensor.fake.shape, tensor.fake.stride()))
             return m.tracer.run_fake("call_method", "new_empty_strided", (tensor.fake, size, stride), {}, what)

@@ -57,6 +57,7 @@ class Form:
     @staticmethod
     def of(wrapper: Any) -> Form:
         held, beside, context = _flattened(wrapper)
+        beside, context = torch_private.PYTREE.tree_map(_known, (beside, context))
         forms = tuple(Form.of(t) if wraps(t) else None for t in held.values())
         shown = tuple(wrapper.shape), tuple(wrapper.stride()), wrapper.requires_grad
         return Form(type(wrapper), tuple(held), forms, beside, context, *shown)
@@ -115,6 +116,12 @@ class Form:
             for name, form in zip(self.names, self.forms, strict=True)
         }
         return self.cls.__tensor_unflatten__({**held, **self.beside}, self.context, self.size, self.stride)  # type: ignore[attr-defined]
+
+
+def _known(told: Any) -> Any:
+    """A number that a wrapper tells about itself, which the trace depends on from now on; anything else as it is."""
+    symbolic = isinstance(told, (torch.SymInt, torch.SymFloat, torch.SymBool))
+    return torch_private.specialised(told) if symbolic else told
 
 
 def _numbers(size: tuple[Any, ...]) -> list[int | None]:
