@@ -7,6 +7,7 @@ A plan of each is made first: a program computes a block of the kernel's points,
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -127,6 +128,12 @@ def _kernel(graph: Graph, source: Kernel, tuning: Tuning | None, far: set[str]) 
             Products(operations, plan).write()
         case RowPlan():
             Rows(operations, plan, nest.positions).write()
+            touched = plan.touched()
+            info = dataclasses.replace(
+                info,
+                arguments=tuple(a for a in info.arguments if a in touched),
+                written=tuple(w for w in info.written if w in touched),
+            )
         case TilePlan():
             write_tiles(operations, plan)
         case PointPlan():

@@ -8,6 +8,7 @@ walked block by block, once for each phase, or shared by the programs of a clust
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -64,6 +65,11 @@ class RowPlan:
     phases: tuple[Phase, ...]
     walks: tuple[Walk, ...]
     divisions: tuple[Division | None, ...]
+
+    def touched(self) -> set[str]:
+        """Storages that the program reads or writes: not those whose elements it alone holds."""
+        ops = itertools.chain(self.early, *(p.body for p in self.phases))
+        return {o.args[0] for o in ops if o.op in ("load", "store") or o.update}
 
     @property
     def exact(self) -> bool:
