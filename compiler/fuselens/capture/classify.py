@@ -239,6 +239,13 @@ def _numpy_functions() -> tuple[type, ...]:
     return (numpy().ufunc, type(numpy().sum)) if NUMPY_SCALARS else ()
 
 
+def is_of_numpy(function: Any) -> bool:
+    """Whether a function, a class or an object that is called may be one of numpy's. Nothing is asked of a program's objects."""
+    plain = type(function) in (type, types.FunctionType, types.BuiltinFunctionType)
+    module = function.__module__ if plain else type(function).__module__
+    return isinstance(module, str) and module.partition(".")[0] == "numpy"
+
+
 def is_numpy_function(obj: Any) -> bool:
     """Whether ``obj`` is one of numpy's functions of arrays, which computes and no more."""
     return type(obj) in _numpy_functions()

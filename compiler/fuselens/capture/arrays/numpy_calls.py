@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 def called(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value], what: str) -> Value | None:
     """A call of one of numpy's functions or classes of numbers; None when ``function`` is none of them."""
+    if not classify.is_of_numpy(function):
+        return None
     operation = torch_private.operation(function) if classify.ARRAYS_ARE_TRACED else None
     if operation is None and function not in classify.numpy_makers() and not classify.is_numpy_function(function):
         return None
