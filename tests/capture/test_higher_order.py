@@ -525,13 +525,12 @@ def test_checkpoint_without_its_option_breaks() -> None:
 @pytest.mark.parametrize("dim", [0, 2, -3])
 def test_vmap_over_a_dimension_that_is_not_there_raises_eagers_error(dim: int) -> None:
     def fn(x: Any) -> Any:
-        return vmap(vmap(torch.relu, in_dims=dim))(x)
+        try:
+            return vmap(vmap(torch.relu, in_dims=dim))(x)
+        except ValueError as e:
+            return x.sin(), str(e)
 
-    compiled = fuselens.compile(fn)
+    compiled = fuselens.compile(fn, fullgraph=True)
     x = torch.ones(2) if dim == 0 else torch.ones(2, 3, 4)
-    with pytest.raises(ValueError, match=f"in_dim={dim}") as wanted:
-        fn(x)
-    with pytest.raises(ValueError, match=f"in_dim={dim}") as found:
-        compiled(x)
-    assert str(found.value) == str(wanted.value)
-    assert [d.code for d in compiled.__fuselens__.recorder.report.breaks] == ["FL107"]
+    assert compiled(x)[1] == fn(x)[1]
+    assert f"vmap(relu, in_dims={dim}, ...)" in compiled(x)[1]

@@ -127,15 +127,24 @@ def test_what_is_compiled_meanwhile_is_what_runs(
 ) -> None:
     early: list[set[str]] = []
     late: list[set[str]] = []
+    candidates: list[set[str]] = []
 
     def keys(graph: Graph, tunings: Any, open_: Collection[str] = ()) -> set[str]:
-        source = to_triton(order(graph), tunings=tunings)
+        return keys_of(to_triton(order(graph), tunings=tunings), open_)
+
+    def keys_of(source: Any, open_: Collection[str] = ()) -> set[str]:
         module = Module(source, (), 300.0)
         return {module.job(k, 3, 90).key for k in source.kernels if k.same_as is None and k.name not in open_}
 
     def tuned(fused: Graph, loops: Graph, run: Any) -> Any:
         measured = Measured(seconds)
-        found = tuning.with_readers(fused, run.config, measured, lambda *what: early.append(keys(*what)))
+
+        def on_card(questions: Any, generate: Any, *rest: Any) -> Any:
+            made = [generate(c.graph, c.tunings).triton for q in questions for c in q]
+            candidates.extend(keys_of(source) for source in made if source is not None)
+            return measured(questions, generate, *rest)
+
+        found = tuning.with_readers(fused, run.config, on_card, lambda *what: early.append(keys(*what)))
         assert len(measured.asked) == 1
         late.append(keys(*found[:2]))
         return found
@@ -153,3 +162,4 @@ def test_what_is_compiled_meanwhile_is_what_runs(
         compiled(torch.randn(4096, 768, dtype=torch.bfloat16))
     assert early[0]
     assert early[0] < late[0], "but for the products and their readers, where the choice was open"
+    assert late[0] <= early[0].union(*candidates), "and those were compiled to be measured"

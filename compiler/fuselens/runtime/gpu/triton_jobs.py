@@ -1,7 +1,8 @@
 """What Triton is to compile, and the cache of what it made: a second process loads binaries and imports no Triton.
 
-A binary's key is over all that Triton reads: the function's text and those of its helpers without comments, what is known of its
-arguments, the options, the architecture, Triton's version with its libraries, and the environment variables it looks at.
+A binary's key is over all that Triton reads: the function's text, without comments and names, and those of its helpers, what is
+known of its arguments, the options, the architecture, Triton's version with its libraries, and the environment variables it
+looks at.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 KIND = "cubin"
 _FIRST_SIZE = 2
 _NOTE = re.compile(r"\s*# [^\"'#\n]*$", re.MULTILINE)  # a quote after it: it may be within a string
+_ABOUT = re.compile(r'^    """[^"\n]*"""$', re.MULTILINE)
 _ENTRY = re.compile(r"\.entry \w+\(([^)]*)\)")
 _ADDED = 2  # parameters that Triton's kernels end with: addresses of scratch memory
 _FUNCTION = re.compile(r"^@triton\.jit.*\ndef (\w+)\(", re.MULTILINE)
@@ -124,15 +126,16 @@ class Module:
         self._helpers = self._parts.keys() - kernels
 
     def _read(self, function: str) -> list[str]:
-        """The texts of which Triton makes a function: its own, and those of the helpers that it names, which name others."""
+        """The texts that Triton reads for a function beside its own: of the helpers that it names, which name others."""
         found, new = {function}, {function}
         while new:
             new = {h for h in self._helpers - found for name in new if re.search(rf"\b{h}\b", self._parts[name])}
             found |= new
-        texts = [self._parts[name] for name in self._parts if name in found]
+        texts = {name: text for name, text in self._parts.items() if name in found}
         names = {line: line.rpartition(" ")[2] + "." for line in self._head.splitlines()}
-        imports = [line for line, name in names.items() if any(name in text for text in texts)]
-        return [*imports, *texts]
+        imports = [line for line, name in names.items() if any(name in text for text in texts.values())]
+        del texts[function]
+        return [*imports, *texts.values()]
 
     def job(self, info: KernelInfo, variant: int, architecture: int) -> Job:
         """The ``variant`` (see ``_launch.pyi``) of one kernel."""
@@ -147,8 +150,8 @@ class Module:
         if "ALIGNED" in blocks:
             blocks["ALIGNED"] = variant & 1
         key = key_of({
-            "text": self._read(info.function),
-            "arguments": [list(types.items()), list(blocks.items()), divisible],
+            "text": [_anonymous(self._parts[info.function], (info.function, *names)), *self._read(info.function)],
+            "arguments": [list(types.values()), list(blocks.items()), divisible],
             "options": options,
             "architecture": architecture,
             "compiler": [*versions(), *self._variables],
@@ -159,9 +162,15 @@ class Module:
         )  # fmt: skip
 
 
+def _anonymous(text: str, names: Sequence[str]) -> str:
+    """Without the names of a kernel and its arguments: parts of a graph that were measured have others than the whole."""
+    numbers = {name: f"${k}" for k, name in enumerate(names)}
+    return re.sub(rf"\b({'|'.join(map(re.escape, names))})\b", lambda found: numbers[found[1]], text)
+
+
 def _bare(text: str) -> str:
-    """Without the comments that name the user's lines."""
-    return _NOTE.sub("", text).strip()
+    """Without the comments that name the user's lines, and what tells people of a function."""
+    return _NOTE.sub("", _ABOUT.sub("", text)).strip()
 
 
 @functools.cache
