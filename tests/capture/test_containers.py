@@ -305,6 +305,16 @@ def nan_keys(x):
     return x, n in [n], [n] == [n], {n: 1}.get(n), n == n
 
 
+def refused_deletions(x):
+    found = []
+    for held, key in (((1, 2), 0), ((1, 2), slice(None)), ("ab", 1), ("ab", "a"), ({1}, 0), (range(3), None), (3, 0), (None, "a")):
+        try:
+            del held[key]
+        except TypeError as e:
+            found.append(str(e))
+    return x + 1, found
+
+
 CASES = [
     (dict_methods, (t(2),)), (dict_alias, (t(2),)), (inplace_or_on_argument, ({"a": 1}, t(2))), (clears, ({"a": 1}, t(2))),
     (list_methods, (t(2),)), (sort_with_key, (t(2),)), (repeated_alias, (t(2),)), (inplace_on_argument_list, ([1], t(2))),
@@ -313,7 +323,7 @@ CASES = [
     (named, (t(2),)), (slices_of_containers, (t(3),)), (dict_items_break, ({"a": t(2), "b": t(2)},)), (sorted_views, (t(3),)),
     (view_unpack, (t(3),)), (cat_values, (t(3),)), (torch_with_view, (t(3),)), (del_in_loop, (t(3),)), (set_items, (t(3),)),
     (multi_assign, (t(3),)), (unpack_swap, (t(3),)), (slice_assign_list, (t(3),)), (mutate_default_arg_list, (t(3),)),
-    (inplace_param_dict, (t(3),)), (nan_keys, (t(3),)),
+    (inplace_param_dict, (t(3),)), (nan_keys, (t(3),)), (refused_deletions, (t(3),)),
 ]  # fmt: skip
 
 

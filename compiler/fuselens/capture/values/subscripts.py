@@ -434,4 +434,7 @@ def _delete_in_object(m: Machine, container: ObjectValue, key: Value) -> None:
 
 @_DELETIONS.of(SetValue, DictView, Constant)
 def _refuse_deletion(m: Machine, container: Value, key: Value) -> None:
-    raise raising(TypeError(f"'{container.python_type.__name__}' object doesn't support item deletion"))
+    kind = container.python_type
+    counted = hasattr(kind, "__len__") and hasattr(m.use(key).python_type, "__index__")  # CPython has two texts
+    how = "doesn't" if counted else "does not"
+    raise raising(TypeError(f"'{kind.__name__}' object {how} support item deletion"))
