@@ -307,7 +307,16 @@ def nan_keys(x):
 
 def refused_deletions(x):
     found = []
-    for held, key in (((1, 2), 0), ((1, 2), slice(None)), ("ab", 1), ("ab", "a"), ({1}, 0), (range(3), None), (3, 0), (None, "a")):
+    for held, key in (
+        ((1, 2), 0),
+        ((1, 2), slice(None)),
+        ("ab", 1),
+        ("ab", "a"),
+        ({1}, 0),
+        (range(3), None),
+        (3, 0),
+        (None, "a"),
+    ):
         try:
             del held[key]
         except TypeError as e:
