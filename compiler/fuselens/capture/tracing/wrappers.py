@@ -57,7 +57,8 @@ class Form:
     @staticmethod
     def of(wrapper: Any) -> Form:
         held, beside, context = _flattened(wrapper)
-        beside, context = torch_private.PYTREE.tree_map(_known, (beside, context))
+        if any(map(torch_private.is_symbolic_number, torch_private.PYTREE.tree_leaves((beside, context)))):
+            beside, context = torch_private.PYTREE.tree_map(_known, (beside, context))
         forms = tuple(Form.of(t) if wraps(t) else None for t in held.values())
         shown = tuple(wrapper.shape), tuple(wrapper.stride()), wrapper.requires_grad
         return Form(type(wrapper), tuple(held), forms, beside, context, *shown)
@@ -120,8 +121,7 @@ class Form:
 
 def _known(told: Any) -> Any:
     """A number that a wrapper tells about itself, which the trace depends on from now on; anything else as it is."""
-    symbolic = isinstance(told, (torch.SymInt, torch.SymFloat, torch.SymBool))
-    return torch_private.specialised(told) if symbolic else told
+    return torch_private.specialised(told) if torch_private.is_symbolic_number(told) else told
 
 
 def _numbers(size: tuple[Any, ...]) -> list[int | None]:
