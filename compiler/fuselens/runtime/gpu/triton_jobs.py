@@ -27,6 +27,7 @@ KIND = "cubin"
 _FIRST_SIZE = 2
 _NOTE = re.compile(r"\s*# [^\"'#\n]*$", re.MULTILINE)  # a quote after it: it may be within a string
 _ABOUT = re.compile(r'^    """[^"\n]*"""$', re.MULTILINE)
+_WORD = re.compile(r"[A-Za-z_]\w*")
 _ENTRY = re.compile(r"\.entry \w+\(([^)]*)\)")
 _ADDED = 2  # parameters that Triton's kernels end with: addresses of scratch memory
 _FUNCTION = re.compile(r"^@triton\.jit.*\ndef (\w+)\(", re.MULTILINE)
@@ -129,7 +130,7 @@ class Module:
         """The texts that Triton reads for a function beside its own: of the helpers that it names, which name others."""
         found, new = {function}, {function}
         while new:
-            new = {h for h in self._helpers - found for name in new if re.search(rf"\b{h}\b", self._parts[name])}
+            new = {w for name in new for w in _WORD.findall(self._parts[name])} & self._helpers - found
             found |= new
         texts = {name: text for name, text in self._parts.items() if name in found}
         names = {line: line.rpartition(" ")[2] + "." for line in self._head.splitlines()}
@@ -165,7 +166,7 @@ class Module:
 def _anonymous(text: str, names: Sequence[str]) -> str:
     """Without the names of a kernel and its arguments: parts of a graph that were measured have others than the whole."""
     numbers = {name: f"${k}" for k, name in enumerate(names)}
-    return re.sub(rf"\b({'|'.join(map(re.escape, names))})\b", lambda found: numbers[found[1]], text)
+    return _WORD.sub(lambda word: numbers.get(word[0], word[0]), text)
 
 
 def _bare(text: str) -> str:
