@@ -37,7 +37,7 @@ def _own_symbols(e: Expr) -> Expr:
     """torch's size expression over the IR's own symbols (equal names, other assumptions), in integers: ``ceil(a / b)`` is
     a floor division."""
     e = e.xreplace({s: symbol(s.name) for s in e.free_symbols})  # pyright: ignore
-    return e if e.is_Atom else e.replace(_is_rounded_up, _by_floor)
+    return e if e.is_Atom else e.replace(_is_rounded_up, _by_floor)  # pyright: ignore
 
 
 def _is_rounded_up(e: Any) -> bool:

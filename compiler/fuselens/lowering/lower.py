@@ -395,7 +395,7 @@ class _Walk:
             return written[0] if len(written) == 1 else written
         results = meta if isinstance(meta, (tuple, list)) else (meta,)
         numbers = {k: expression(m) for k, m in enumerate(results) if isinstance(m, torch.SymInt)}
-        if any(s.name not in self.symbols for number in numbers.values() for s in number.free_symbols):
+        if any(str(s) not in self.symbols for number in numbers.values() for s in number.free_symbols):
             raise LoweringError(f"{target} computes a size from data")
         used: set[Any] | None = None
         if isinstance(meta, (tuple, list)):
