@@ -41,14 +41,14 @@ def test_what_the_wrapper_tells_is_guarded() -> None:
 
 
 def test_a_number_that_varies_is_known_where_a_wrapper_tells_it() -> None:
-    def fn(x: torch.Tensor, k: int) -> tuple[Any, torch.Tensor]:
-        return Scaled(x, k), x * k
+    def fn(x: torch.Tensor, k: int) -> tuple[Any, int, torch.Tensor]:
+        return Scaled(x, k), Scaled(x, k + 1).scale, x * k
 
     compiled = fuselens.compile(fn)
     for k in (2, 3, 4, 3):
-        wrapper, product = compiled(x := some(4), k)
-        assert type(wrapper.scale) is int
-        assert wrapper.scale == k
+        wrapper, told, product = compiled(x := some(4), k)
+        assert (type(wrapper.scale), type(told)) == (int, int)
+        assert (wrapper.scale, told) == (k, k + 1)
         torch.testing.assert_close(product, x * k)
 
 

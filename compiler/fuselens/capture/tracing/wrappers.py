@@ -57,8 +57,7 @@ class Form:
     @staticmethod
     def of(wrapper: Any) -> Form:
         held, beside, context = _flattened(wrapper)
-        if any(map(torch_private.is_symbolic_number, torch_private.PYTREE.tree_leaves((beside, context)))):
-            beside, context = torch_private.PYTREE.tree_map(_known, (beside, context))
+        beside, context = known((beside, context))
         forms = tuple(Form.of(t) if wraps(t) else None for t in held.values())
         shown = tuple(wrapper.shape), tuple(wrapper.stride()), wrapper.requires_grad
         return Form(type(wrapper), tuple(held), forms, beside, context, *shown)
@@ -119,9 +118,14 @@ class Form:
         return self.cls.__tensor_unflatten__({**held, **self.beside}, self.context, self.size, self.stride)  # type: ignore[attr-defined]
 
 
-def _known(told: Any) -> Any:
-    """A number that a wrapper tells about itself, which the trace depends on from now on; anything else as it is."""
-    return torch_private.specialised(told) if torch_private.is_symbolic_number(told) else told
+def known(told: Any) -> Any:
+    """What a wrapper tells about itself with numbers for the symbols in it, on which the trace depends from now on."""
+
+    def number(leaf: Any) -> Any:
+        return torch_private.specialised(leaf) if torch_private.is_symbolic_number(leaf) else leaf
+
+    varies = any(map(torch_private.is_symbolic_number, torch_private.PYTREE.tree_leaves(told)))
+    return torch_private.PYTREE.tree_map(number, told) if varies else told
 
 
 def _numbers(size: tuple[Any, ...]) -> list[int | None]:

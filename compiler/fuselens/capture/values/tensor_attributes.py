@@ -52,6 +52,7 @@ def _of_wrapper(m: Machine, value: WrapperValue, name: str) -> Value:
         return bind(m, defined, value, name, place) if more and place is None else _of_tensor(m, value, name)
     obj = getattr(wrapper, name)
     if value.source is None:  # its context, which is the same in each call
+        obj = wrappers.known(obj)
         source = src.constant(obj, f"{value.describe()}.{name}")
     else:
         source = src.generic_attribute(value.source, name) if in_slot else src.attribute(value.source, name)
