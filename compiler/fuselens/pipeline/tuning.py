@@ -204,14 +204,15 @@ def _products(graph: Graph, config: Config, measured: Measure) -> Tuned:
 
 
 def _measured_products(
-    graph: Graph, found: Sequence[tuple[Site, list[Option]]], config: Config, measured: Measure, *meanwhile: Meanwhile
-) -> Tuned:
+    graph: Graph, found: Sequence[tuple[Site, list[Option]]], config: Config, measured: Measure,
+    meanwhile: Meanwhile = tune_gpu.nothing,
+) -> Tuned:  # fmt: skip
     questions = [
         (Candidate(VENDOR, part(graph, site.nodes)), *(option.candidate for option in row)) for site, row in found
     ]
     chosen: dict[str, Any] = {}
     decisions = []
-    results = tune_gpu.timed(questions, _generated, config, measured, *meanwhile)
+    results = tune_gpu.timed(questions, _generated, config, measured, meanwhile)
     for (site, row), result in zip(found, results, strict=True):
         if math.isinf(result.seconds[0]):
             continue

@@ -25,8 +25,6 @@ from ..values.algebra import (
     Constant,
     DictValue,
     FunctionValue,
-    Known,
-    MadeFunction,
     ObjectValue,
     OpaqueValue,
     SequenceValue,
@@ -404,7 +402,7 @@ def _vmap(m: Machine, function: Value, options: Options, args: list[Value], kwar
         if dim is None:
             return tensor.fake
         if not -tensor.fake.ndim <= dim < tensor.fake.ndim:
-            raise _absent_dimension(function, options.get("in_dims", 0), tensor.fake.ndim)
+            raise _absent_dimension(m, function, options.get("in_dims", 0), tensor.fake.ndim)
         if tensor.fake.shape[dim] == 0:  # there is no element to look at
             size, stride = ([*kind[:dim], *kind[dim + 1 :]] for kind in (tensor.fake.shape, tensor.fake.stride()))
             return m.tracer.run_fake("call_method", "new_empty_strided", (tensor.fake, size, stride), {}, what)
@@ -426,31 +424,26 @@ def _vmap(m: Machine, function: Value, options: Options, args: list[Value], kwar
     return replace(sub.output, iter(found))
 
 
-def _absent_dimension(function: Value, in_dims: Any, rank: int) -> Raised | Break:
-    """What ``vmap`` raises that maps over a dimension which a tensor of this rank has not."""
-    name = _name(function)
-    if name is not None and type(in_dims) is int:
+def _absent_dimension(m: Machine, function: Value, in_dims: Any, rank: int) -> Raised | Break:
+    """What ``vmap`` raises that maps over a dimension which a tensor of this rank has not. Its message names the function."""
+    inner = function
+    while isinstance(inner, Transformed):  # torch's wrapper has the name of what it wraps
+        inner = inner.function
+    try:
+        name = m.use(attributes.load(m, inner, "__name__"))
+    except Raised:  # it is named in another way
+        name = None
+    if isinstance(name, Constant) and type(in_dims) is int:
 
         def stand_in(x: torch.Tensor) -> torch.Tensor:
             return x
 
-        stand_in.__name__ = name
+        stand_in.__name__ = name.value
         try:
             torch.func.vmap(stand_in, in_dims=in_dims)(torch.empty((1,) * rank))
         except ValueError as e:
             return raising(e)
     return Break("FL107", what="torch.vmap", why=f"a tensor with {rank} dimensions has not all of {in_dims!r}")
-
-
-def _name(function: Value) -> str | None:
-    """``__name__`` of a function; None where that is not known."""
-    if isinstance(function, FunctionValue):
-        return function.function.__name__
-    if isinstance(function, MadeFunction):
-        return function.code.co_name
-    if isinstance(function, Transformed):
-        return _name(function.function)
-    return getattr(function.value, "__name__", None) if isinstance(function, Known) else None
 
 
 def _spread(dims: Any, value: Value, what: str) -> list[int | None]:

@@ -106,8 +106,8 @@ def tune(
     return chosen, decisions
 
 
-def _nothing() -> None:
-    pass
+def nothing() -> None:
+    """For those who have nothing to do meanwhile."""
 
 
 def timed(
@@ -115,7 +115,7 @@ def timed(
     generate: Generate,
     config: Config,
     measured: Measure,
-    meanwhile: Meanwhile = _nothing,
+    meanwhile: Meanwhile = nothing,
 ) -> list[Timed]:
     """The candidates of each question with their times, from the cache or as ``measured``."""
     asked = [_question(candidates) for candidates in questions]
