@@ -18,7 +18,7 @@ import torch
 from .gpu_workloads import MORE, SYSTEMS, WORKLOADS, Call, Compile, Workload
 
 TURN_SECONDS = 0.02
-MOST_CALLS = 30  # of a queued turn: the driver's queue is short, and the host must not wait for room in it
+MOST_CALLS = 30  # of a queued turn; fewer where the driver's queue, which is short, has no room for all their kernels
 SINGLE_CALLS = 10
 IDLE = 1e-3  # seconds that a process may take longer than before, when it has its next turn
 LONGEST = 0.5  # seconds that the card may wait, at most: some calls wait for the card
@@ -62,9 +62,11 @@ class Turns:
             waited = not start.query()
             end.record()
             end.synchronize()
-            if waited or wait > LONGEST:
+            if waited or (self.calls == 1 and wait > LONGEST):
                 return start.elapsed_time(end) / self.calls
-            wait *= 2  # the card began before the host was done: a machine that others use, too
+            # the card began before the host was done: the driver's queue was full, or others use the machine, too
+            self.calls = max(1, self.calls // 2)
+            wait *= 2
 
     def singles(self, calls: int) -> list[float]:
         """Seconds from each call until the card has done it, with nothing else under way."""

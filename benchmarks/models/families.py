@@ -20,11 +20,19 @@ DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, 
 
 @dataclass(frozen=True)
 class Program:
-    """``make()`` gives a module on the GPU and its inputs. ``training``: a call is a forward and a backward."""
+    """``make()`` gives a module on the GPU and its inputs. ``training``: a call is a forward and a backward.
+
+    ``tf32``: in products and convolutions; ``standard``: as torch is set when it is imported, in convolutions alone.
+    """
 
     make: Callable[[], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]
     training: bool = False
     tf32: bool = False
+    standard: bool = False
+
+    def set_precision(self) -> None:
+        torch.backends.cuda.matmul.allow_tf32 = self.tf32
+        torch.backends.cudnn.allow_tf32 = self.tf32 or self.standard
 
     def call(self, wrap: Compile, exact: bool = False) -> Call:
         """``exact``: in the next wider precision; without autocast for a training step, which has float32 for weights."""

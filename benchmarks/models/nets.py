@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .operators import NETWORKS, OPERATORS
+
 if TYPE_CHECKING:
     from .families import Program
 
@@ -314,6 +316,8 @@ FAMILIES: dict[str, Family] = {
         "gru": by_hand(lambda: Tagger(nn.GRU), lambda: tokens(64, 128, 20000)),
         "lstm_training": by_hand(lambda: Tagger(nn.LSTM), lambda: tokens(64, 128, 20000), training=True),
     }),
+    "operators": Family((), OPERATORS),
+    "networks": Family(("torchvision",), NETWORKS),
     "training": Family(("torchvision", "transformers"), {
         "resnet50": torchvision("resnet50", 64, training=True),
         "convnext_tiny": torchvision("convnext_tiny", 32, training=True),

@@ -67,7 +67,7 @@ def agrees(program: Program, call: Call, eager: Any, result: Any, far: list[floa
     if [x.dtype for x in tensors(eager)] != [x.dtype for x in tensors(result)]:
         return False
     allowed = max(ALLOWED.get(t.dtype, 1e-3) for t in [*tensors(eager), torch.empty(0)])
-    allowed = max(allowed, 1e-2 if program.tf32 else 0)
+    allowed = max(allowed, 1e-2 if program.tf32 or program.standard else 0)
     if max(far, default=0.0) <= allowed:
         return True
     torch.manual_seed(1)
@@ -75,7 +75,7 @@ def agrees(program: Program, call: Call, eager: Any, result: Any, far: list[floa
         return None
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     exact = program.call(lambda fn: fn, exact=True)()
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = program.tf32
+    program.set_precision()
     errors = zip(far, distances(exact, eager), distances(exact, result), strict=True)
     return all(apart <= allowed or own <= AS_CLOSE * eagers for apart, eagers, own in errors)
 
@@ -88,7 +88,7 @@ class Session:
 
     def prepare(self, name: str) -> dict[str, Any]:
         program: Program = made(name)
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = program.tf32
+        program.set_precision()
         call = uncompiled = program.call(lambda fn: fn)
         eager = uncompiled()
         torch.cuda.synchronize()

@@ -113,9 +113,8 @@ def tuned(fused: Graph, loops: Graph, run: Run) -> tuple[Graph, dict[str, Any], 
     measured = tuning.unmeasured if run.for_absent_gpu else None
     if run.config.mode.startswith("max-autotune"):
         return tuning.for_gpu(fused, run.config, measured, loops)
-    return tuning.with_readers(
-        fused, run.config, measured, None if run.for_absent_gpu else functools.partial(_compile_ahead, run)
-    )
+    ahead = None if run.for_absent_gpu else functools.partial(_compile_ahead, run)
+    return tuning.with_readers(fused, run.config, measured, loops, ahead)
 
 
 def _compile_ahead(run: Run, fused: Graph, tunings: Mapping[str, Any], open_: Collection[str]) -> None:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 MOST = 10  # candidates of a product besides the vendor's library
 MOST_OF_PARTS = 2  # of which in so many parts
 FEW = 2  # candidates where the mode is the default
+FEW_TAPS = 25  # of a convolution of single channels, up to which loops are believed
 SURE = 0.8  # part of the vendor's time below which the model is believed
 MODELLED = 90  # the architecture that the model of tiles was fitted to
 HALVES = ("f16", "bf16")
@@ -83,13 +84,20 @@ def for_gpu(graph: Graph, config: Config, measured: Measure | None = None, loops
     return graph, chosen | tiled, [*decisions, *tried]
 
 
-def with_readers(graph: Graph, config: Config, measured: Measure | None = None, ahead: Ahead | None = None) -> Tuned:
-    """The default mode: products of halves with the kernel that reads them. Where a model expects much of a kernel of both, that is
-    taken; where it may be faster, a few are measured. While those are compiled, ``ahead`` is given what is certain by then:
-    the graph, the choices for its kernels, and the kernels that may yet be replaced."""
+def with_readers(
+    graph: Graph,
+    config: Config,
+    measured: Measure | None = None,
+    loops: Graph | None = None,
+    ahead: Ahead | None = None,
+) -> Tuned:
+    """The default mode: convolutions of single channels as loops, and products of halves with the kernel that reads them. Where a
+    model expects much of a kernel of both, that is taken; where it may be faster, a few are measured. While those are
+    compiled, ``ahead`` is given what is certain by then: the graph, the choices for its kernels, and the kernels that may
+    yet be replaced. ``loops`` is the graph before it was fused."""
     chosen: dict[str, Any] = {}
-    decisions: list[Decision] = []
     asked: list[tuple[Site, list[Option]]] = []
+    graph, decisions = (graph, []) if loops is None else _believed_depthwise(loops, graph)
     believed = graph
     for site in sites(graph):
         if site.reader is None or site.dtype not in HALVES:
@@ -179,6 +187,14 @@ def _depthwise(loops: Graph, graph: Graph, config: Config, measured: Measure) ->
         subject, span = " + ".join(n.name for n in group.nodes), next(iter(found[min(group.calls)].spans), None)
         decisions.append(result.decision(subject, span, "vendor"))
     return _fused(loops.with_calls_replaced(taken)) if taken else graph, decisions
+
+
+def _believed_depthwise(loops: Graph, graph: Graph) -> tuple[Graph, list[Decision]]:
+    """The same without measuring, for windows of which a program holds the weights."""
+    found = depthwise(loops, FEW_TAPS)
+    reason = "loops read what neighbours have in common once, and fuse with what is around them"
+    decisions = [Decision("FL416", "taken", name, reason, next(iter(made.spans), None)) for name, made in found.items()]
+    return (_fused(loops.with_calls_replaced(found)) if found else graph), decisions
 
 
 def _fused(loops: Graph) -> Graph:

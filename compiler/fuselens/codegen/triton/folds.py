@@ -23,6 +23,7 @@ class Columns:
     name: str
     size: str  # how many there are
     parts: int
+    places: str  # the dtype that holds the number of any of them
 
     @property
     def mask(self) -> str:
@@ -91,9 +92,9 @@ class Folds:
         if kind in ("argmax", "argmin"):
             at = self.operations.claim(op.name + "_at")
             self.out.put(f"{op.name}_all = {text}")
-            self.out.put(f"{at} = tl.broadcast_to({self.operations.index(position)}, {self.shape}).to(tl.int64)")
+            self.out.put(f"{at} = {self._positions(position, {})}")
             if self.columns.mask:
-                self.out.put(f"{at} = tl.where({self.columns.mask}, {at}, 9223372036854775807)")
+                self.out.put(f"{at} = tl.where({self.columns.mask}, {at}, {_identity('min', self.columns.places)})")
             self.operations.define(op, self._place(kind, f"{op.name}_all", at))
             return
         if kind == "sumexp":
@@ -113,8 +114,14 @@ class Folds:
         name = f"{values}_best"
         self.out.put(f"{name} = {best}")
         chosen = f"({values} == {name}) | (({values} != {values}) & ({name} != {name}))"
-        lowest = f"tl.where({chosen}, {at}, 9223372036854775807)"
-        return self._shared("min", lowest) if self.columns.parts > 1 else f"tl.min({lowest}, 1)[:, None]"
+        lowest = f"tl.where({chosen}, {at}, {_identity('min', self.columns.places)})"
+        found = self._shared("min", lowest) if self.columns.parts > 1 else f"tl.min({lowest}, 1)[:, None]"
+        return f"{found}.to(tl.int64)"
+
+    def _positions(self, position: Expr, held: Mapping[Expr, str]) -> str:
+        """The columns' numbers, as a full block."""
+        text = self.operations.index(position, held)
+        return f"tl.broadcast_to({text}, {self.shape}).to({TYPES[self.columns.places]})"
 
     def _start(self, op: Op) -> None:
         kind, name = op.args
@@ -126,7 +133,8 @@ class Folds:
                 return
         self.out.put(f"{op.name}_all = tl.full({self.shape}, {_identity(kind, dtype)}, {TYPES[dtype]})", op.spans)
         if kind in ("argmax", "argmin"):
-            self.out.put(f"{op.name}_at = tl.full({self.shape}, 9223372036854775807, tl.int64)")
+            places = self.columns.places
+            self.out.put(f"{op.name}_at = tl.full({self.shape}, {_identity('min', places)}, {TYPES[places]})")
 
     def add(self, op: Op, position: Expr, held: Mapping[Expr, str]) -> None:
         """Adds a block of columns to a running result. ``held`` are indices that variables hold."""
@@ -153,10 +161,8 @@ class Folds:
             sign = ">" if kind == "argmax" else "<"
             out.put(f"{op.name}_new = {text}", op.spans)
             new, at = f"{op.name}_new", f"{op.name}_at"
-            out.put(
-                f"{op.name}_now = tl.broadcast_to({self.operations.index(position, held)}, {self.shape}).to(tl.int64)"
-            )
             now = f"{op.name}_now"
+            out.put(f"{now} = {self._positions(position, held)}")
             better = f"({new} {sign} {total}) | (({new} == {total}) & ({now} < {at}))"
             if dtype in ("f32", "f64"):
                 better += f" | (({new} != {new}) & ({total} == {total}))"

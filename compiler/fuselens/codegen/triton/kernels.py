@@ -24,6 +24,7 @@ from .choices.attention_blocks import AttentionBlocks
 from .choices.attention_plan import AttentionPlan, default_blocks
 from .choices.blocks import Blocks, Work, candidates
 from .choices.directions import contiguous_along_points, spread
+from .choices.neighbours import joined
 from .choices.point_plan import PointPlan, TilePlan, reused_axes
 from .choices.product_plan import ProductPlan
 from .choices.row_plan import RowPlan
@@ -112,7 +113,7 @@ def _kernels(graph: Graph, tunings: Mapping[str, Tuning]) -> tuple[list[KernelIn
 def _kernel(graph: Graph, source: Kernel, tuning: Tuning | None, far: set[str]) -> tuple[Operations, Plan, KernelInfo]:
     """A kernel's body, its plan, and what a caller has to know besides how it is launched."""
     nest = simplify(spread(source, graph), graph)
-    kernel, wide = nest.kernel, _is_wide(source, nest.kernel, far)
+    kernel, wide = joined(nest.kernel, graph), _is_wide(source, nest.kernel, far)
     read, written = bytes_moved(source, graph)
     info = KernelInfo(
         name=source.name, kind=source.kind, arguments=tuple(dict.fromkeys((*source.reads(), *source.writes()))),

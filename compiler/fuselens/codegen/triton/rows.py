@@ -82,8 +82,10 @@ class Rows:
         division = self.plan.divisions[number]
         assert division is not None
         name = self.operations.claim(f"column{number or ''}")
-        size = self.operations.size(sympy.Mul(*(a.size for a in phase.axes)))
-        return Columns(division, f"RBLOCK{number}", name, size, self.plan.blocks.parts)
+        count = sympy.Mul(*(a.size for a in phase.axes))
+        places = "i32" if count.is_Integer and int(count) < 2**31 else "i64"
+        size = self.operations.size(count)
+        return Columns(division, f"RBLOCK{number}", name, size, self.plan.blocks.parts, places)
 
     def _at(self, phase: Phase, columns: Columns, walk: Walk) -> Place:
         """What is of the program's points and a block of columns."""

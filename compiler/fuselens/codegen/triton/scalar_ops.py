@@ -99,19 +99,44 @@ def tanh_f64(x):
 @triton.jit
 def log1p(x):
     u = 1 + x
-    lost = x - (u - 1)  # what rounding 1 + x dropped
-    y = tl.log(u) + lost / u
-    y = tl.where((u == float("inf")) | (u <= 0), tl.log(u), y)
+    if x.dtype == tl.float64:
+        lost = x - (u - 1)  # what rounding 1 + x dropped
+        y = tl.log(u) + lost / u
+        y = tl.where((u == float("inf")) | (u <= 0), tl.log(u), y)
+    else:
+        # 1 + x = 2**k (1 + f) with f in [-1/4, 1/2), where a polynomial is log(1 + f) to a tenth of its last bit
+        k = (u.to(tl.int32, bitcast=True) - 0x3F400000) & -0x800000
+        scale = (0x40800000 - k).to(tl.float32, bitcast=True)
+        f = (x.to(tl.int32, bitcast=True) - k).to(tl.float32, bitcast=True) + (scale * 0.25 - 1)
+        y = ((((-0.0449095813 * f + 0.104483287) * f - 0.131622319) * f + 0.144820619) * f - 0.166477672) * f + 0.199906067
+        y = ((y * f - 0.250000546) * f + 0.333334544) * f - 0.5
+        y = k.to(tl.float32) * 8.262958294867817e-08 + (y * f * f + f)
+        y = tl.where(u < float("inf"), y, x)
+        y = tl.where(u > 0, y, tl.where(u == 0, float("-inf"), float("nan")))
     return tl.where(x == 0, x, y)
 """,
     "expm1": """
 @triton.jit
 def expm1(x):
-    # (e - 1) x / log(e) cancels the rounding error of e = exp(x) (Kahan)
-    e = tl.exp(x)
-    y = (e - 1) * (x / tl.log(e))
-    y = tl.where(tl.abs(x) > 30, e - 1, y)
-    return tl.where(e == 1, x, y)
+    if x.dtype == tl.float64:
+        # (e - 1) x / log(e) cancels the rounding error of e = exp(x) (Kahan)
+        e = tl.exp(x)
+        y = (e - 1) * (x / tl.log(e))
+        y = tl.where(tl.abs(x) > 30, e - 1, y)
+        y = tl.where(e == 1, x, y)
+    else:
+        # x = k log(2) + f; a polynomial is (exp(f) - 1 - f) / f**2; the low bits of k + 1.5 * 2**23 are those of k
+        near = tl.minimum(tl.maximum(x, -30.0), 89.0)
+        shifted = near * 1.4426950408889634 + 12582912.0
+        k = shifted - 12582912.0
+        f = near - k * 0.693145752
+        f = f - k * 1.42860677e-06
+        y = (((0.000198458778 * f + 0.00139406248) * f + 0.00833338936) * f + 0.0416663609) * f + 0.166666664
+        y = (y * f + 0.5) * f * f + f
+        half = ((shifted.to(tl.int32, bitcast=True) << 23) + 0x3F000000).to(tl.float32, bitcast=True)
+        y = 2 * (y * half + (half - 0.5))
+        y = tl.where(tl.abs(x) > 0, y, x)  # zeros keep their sign
+    return y
 """,
     "copysign": """
 @triton.jit

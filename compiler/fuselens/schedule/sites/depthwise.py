@@ -18,9 +18,9 @@ MOST_TAPS = 64
 _DTYPES = ("f32", "f16", "bf16")
 
 
-def depthwise(graph: Graph) -> dict[str, Loop]:
-    """By the name of the call, the loop that computes the same."""
-    return {n.name: made for n in graph.externs() if (made := _loop(graph, n)) is not None}
+def depthwise(graph: Graph, taps: int = MOST_TAPS) -> dict[str, Loop]:
+    """By the name of the call, the loop that computes the same; for calls with so many ``taps`` at most."""
+    return {n.name: made for n in graph.externs() if (made := _loop(graph, n, taps)) is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ def matched(before: Graph, after: Graph, names: Iterable[str]) -> list[Group]:
     return [g for g in found if all(any(name in k.loops for k in g.kernels) for name in g.calls)]
 
 
-def _loop(graph: Graph, call: Extern) -> Loop | None:
+def _loop(graph: Graph, call: Extern, taps: int) -> Loop | None:
     c = convolution(graph, call)
-    if c is None or not _has_few_taps(c):
+    if c is None or not _has_few_taps(c, taps):
         return None
     axes = tuple(Axis(f"i{k}", size) for k, size in enumerate(c.out.sizes))
     points = tuple(a.symbol for a in axes)
@@ -66,7 +66,7 @@ def _loop(graph: Graph, call: Extern) -> Loop | None:
     return Loop(call.name, axes, (), (*body.ops, store), call.origin, call.spans)
 
 
-def _has_few_taps(c: Convolution) -> bool:
+def _has_few_taps(c: Convolution, most: int) -> bool:
     """Whether each channel is convolved by itself, with a number of taps that is known, and all buffers have one dtype."""
     if c.groups == 1 or c.weight.sizes[1] != 1 or not all(c.groups == n for n in (c.image.sizes[1], c.weight.sizes[0])):
         return False
@@ -74,7 +74,7 @@ def _has_few_taps(c: Convolution) -> bool:
     if c.out.dtype not in _DTYPES or any(b.dtype != c.out.dtype for b in held):
         return False
     taps = c.weight.sizes[2:]
-    return all(t.is_Integer for t in taps) and bool(1 < sympy.Mul(*taps) <= MOST_TAPS)
+    return all(t.is_Integer for t in taps) and bool(1 < sympy.Mul(*taps) <= most)
 
 
 class _Body:

@@ -32,6 +32,7 @@ REREAD = ((128 << 10, 16384), (24 << 10, 4096))
 """Columns of the same where a row of more bytes is read twice. The fewer rows are under way at once, the more of a row is still
 in the second-level cache."""
 ALONE = 4  # elements of a thread where a multiprocessor has no other rows to work on meanwhile
+LONE = 8192  # columns of a block, of which a multiprocessor has few at a time
 EARLY = 16  # elements of a thread up to which it has registers for what only later phases read
 
 
@@ -124,7 +125,7 @@ def choose(kernel: Kernel, graph: Graph, wide: bool = False, tuned: Blocks | Non
     if persistent:
         few = blocks.points * blocks.columns <= EARLY * 32 * blocks.warps
         if few:
-            alone = graph.hint(rows.points) <= graph.card.programs
+            alone = graph.hint(rows.points) <= graph.card.programs or blocks.columns >= LONE
             phases = asked_at_once(kernel, alone)
         phases = forwarded(phases, keep_loads=few or blocks.parts > 1)
         phases = _without_overwritten(_without_unread(kernel, phases, graph))
@@ -170,6 +171,8 @@ def _looped(kernel: Kernel, graph: Graph, rows: _Rows, width: int, again: bool, 
     ):
         columns, warps = STORED
     points, columns, warps = DOWN if rows.along else (1, columns, warps)
+    if rows.along and any(o.op == "reduce" and o.args[0] in ("argmax", "argmin") for o in kernel.ops()):
+        columns //= 2  # a thread holds the places as well
     if again:  # a thread has 64 registers where there are 32 warps: enough for 16 times three values
         columns //= next_power_of_two(-(-(max(map(_registers, kernel.phases)) + wide) // 3))
     return Blocks(points, 1, min(columns, next_power_of_two(rows.longest)), warps)
