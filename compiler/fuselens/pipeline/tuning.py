@@ -23,6 +23,7 @@ from ..ir.contracts.source import Unsupported
 from ..ir.loops import ITEMSIZE, Loop
 from ..ir.parts import part
 from ..record.report import Decision
+from ..rewrite.layout import FEW_TAPS
 from ..runtime.gpu import tune as tune_gpu
 from ..runtime.gpu.tune import Candidate, Meanwhile, Measure
 from ..schedule import fuse
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 MOST = 10  # candidates of a product besides the vendor's library
 MOST_OF_PARTS = 2  # of which in so many parts
 FEW = 2  # candidates where the mode is the default
-FEW_TAPS = 25  # of a convolution of single channels, up to which loops are believed
 SURE = 0.8  # part of the vendor's time below which the model is believed
 MODELLED = 90  # the architecture that the model of tiles was fitted to
 HALVES = ("f16", "bf16")

@@ -11,6 +11,7 @@ are measured both ways, and what copies cost is added.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ _REDUCTIONS = frozenset(
     {"sum", "mean", "amax", "amin", "var", "var_mean", "prod", "any", "all", "convolution_backward"}
 )
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+FEW_TAPS = 25  # of a convolution of single channels that is loops, on a GPU
 _LEAST_GAIN = 0.97  # part of the time of contiguous operands that channels-last ones must stay below
 
 
@@ -60,14 +62,17 @@ def channels_last(
     """
     if measured is None and not (torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled):
         return 0
-    convolutions = [n for g in graphs for n in g.nodes if n.target in _CONVOLUTIONS and _profits(n)]
+    convolutions = [n for g in graphs for n in g.nodes if n.target in _CONVOLUTIONS and _profits(n) and not _is_loops(n)]
     if not convolutions:
         return 0
     pairs = list(same)
     received = {b for _, b in pairs}
     passed = {a for a, _ in pairs}
     free = {n for g in graphs for n in g.nodes if _is_free(n, received, passed)}
-    while dropped := {n for a, b in pairs if (a in free) != (b in free) for n in (a, b)} & free:
+    while dropped := (
+        {n for a, b in pairs if (a in free) != (b in free) for n in (a, b)}
+        | {n for n in free if _is_loops(n) and n.args[0] not in free}  # which would read one layout and write the other
+    ) & free:
         free -= dropped
     changed = _reached(convolutions, free, pairs)
     if measured is not None and not _pays(convolutions, set(changed), measured):
@@ -124,6 +129,19 @@ def convolution_of(node: fx.Node) -> dict[str, Any] | None:
     sizes = dict(zip(("input", "weight", "output"), map(tuple, shapes), strict=True))
     dtype = str(x.dtype).removeprefix("torch.")
     return {"dtype": dtype, **sizes, "bias": bias is not None, **plain, "mask": tuple(mask)}
+
+
+def _is_loops(node: fx.Node) -> bool:
+    """Whether a convolution on a GPU is to be loops of ours, which take either layout: of single channels, with few taps."""
+    if node.target is not aten.convolution.default:
+        return False
+    x, w, b, *how = node.args
+    given = [n.meta["val"] for n in (x, w, b) if isinstance(n, fx.Node)]
+    if given[0].device.type != "cuda" or how[3] or any(t.dtype != given[0].dtype for t in given):
+        return False
+    channels, apart, *window = map(str, given[1].shape)
+    known = apart == "1" and str(how[5]) == channels == str(given[0].shape[1]) != "1" and all(map(str.isdigit, window))
+    return known and given[0].dtype in _DTYPES and 1 < math.prod(map(int, window)) <= FEW_TAPS
 
 
 def _profits(node: fx.Node) -> bool:

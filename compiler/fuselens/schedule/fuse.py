@@ -13,6 +13,7 @@ bounded, so time grows linearly with the graph.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -32,6 +33,7 @@ NEIGHBOURS = 3  # groups tried for each storage that is read
 CANDIDATES = 8  # groups tried for each loop
 SMALL = 8  # a buffer this many times smaller than another is stored for its sake
 EVEN = 1.125  # traffic of recomputing against storing that still counts as even: recomputing lets readers meet
+WINDOW = 8  # places of one storage that a point reads, which are many in common with its neighbours
 SEARCH = 400  # groups looked at when proving that a merge makes no cycle
 
 
@@ -208,6 +210,8 @@ class _Fusion:
             return Refused("pieces", "one changes what all of the other has written")
         if self._waits_for_rows(a, b) or self._waits_for_rows(b, a):
             return Refused("rows first", "a reduction along the rows of the same data saves more")
+        if self._parts_window(a, b) or self._parts_window(b, a):
+            return Refused("window", "what neighbours have in common is read once where nothing is folded")
         if self._cyclic(a, b):
             return Refused("cycle", "another operation must run between them")
         return None
@@ -237,6 +241,13 @@ class _Fusion:
         return any(
             _along_rows(self.graph, r) for s in pointwise.produced for r in self.reductions.get(s, ())
         )  # fmt: skip
+
+    def _parts_window(self, pointwise: Group, columns: Group) -> bool:
+        """Whether points that read windows, of which a program on a GPU computes neighbours together, would be columns of a fold."""
+        if pointwise.inner is not None or not columns.inner:
+            return False
+        windows = [m.item for m in pointwise.members if len(m.item.loads) >= WINDOW]
+        return any(self.graph.buffers[item.storage].device != "cpu" and _is_window(item) for item in windows)
 
     def _cyclic(self, a: Group, b: Group) -> bool:
         """Whether a third group lies on a path between the two. Gives up, as if so, after ``SEARCH`` groups."""
@@ -288,6 +299,12 @@ def _kind(a: Group, b: Group, storage: str) -> tuple[str, str]:
             return "epilogue", f"the result of the reduction {storage} is used while its row is at hand"
         return "vertical", f"{storage} is {'folded' if b.inner else 'used'} where it is computed"
     return "horizontal", f"both read {storage}"
+
+
+def _is_window(item: Item) -> bool:
+    """Whether a point reads many places of one storage."""
+    places = Counter(storage for storage, _ in {o.args[:2] for o in item.loads})
+    return max(places.values()) >= WINDOW
 
 
 def _along_rows(graph: Graph, item: Item) -> bool:

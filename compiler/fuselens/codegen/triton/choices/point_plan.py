@@ -115,9 +115,10 @@ def _window_points(kernel: Kernel, graph: Graph) -> int:
         return 0
     width = max(ITEMSIZE[graph.buffers[storage].dtype] for storage, _ in loads)
     names = frozenset(a.name for a in kernel.axes)
-    if not all(_is_aligned(linear(sympy.sympify(i), names), kernel.axes[-1], VECTOR // width) for _, i in loads):
+    window = [(storage, index) for storage, index in loads if kernel.axes[0].name in names_in(index)]
+    if not all(_is_aligned(linear(sympy.sympify(i), names), kernel.axes[-1], VECTOR // width) for _, i in window):
         return 2
-    held = [storage for storage, index in loads if kernel.axes[0].name not in names_in(index)]  # weights of the window
+    held = [storage for storage, index in loads if (storage, index) not in window]  # weights
     results = sum(o.op == "store" for o in kernel.ops())
     each = WINDOW_REGISTERS // (sum(ITEMSIZE[graph.buffers[s].dtype] for s in held) // 4 + results + SPARE)
     return 1 << max(2, min(VECTOR // width, each)).bit_length() - 1
