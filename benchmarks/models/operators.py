@@ -5,6 +5,7 @@ Networks stay in training mode, as who only calls them leaves them: batch norms 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -78,8 +79,10 @@ POINTWISE: dict[str, Callable[[Tensor], Tensor]] = {
 }  # fmt: skip
 REDUCTIONS: dict[str, Callable[[Tensor], Any]] = {
     "sum": lambda x: x.sum(1, keepdim=True), "mean": lambda x: x.mean(1), "max": lambda x: x.max(1)[0], "min": lambda x: x.min(1)[0],
-    "argmax": lambda x: x.argmax(1), "argmin last": lambda x: x.argmin(2), "prod": lambda x: x.prod(1), "max with indices": lambda x: x.max(2),
-    "logsumexp": lambda x: x.logsumexp(1), "var": lambda x: x.var(2), "sum of all": lambda x: x.sum(), "softmax middle": lambda x: x.softmax(1),
+    "argmax": lambda x: x.argmax(1), "argmin last": lambda x: x.argmin(2),
+    "prod": lambda x: x.prod(1), "max with indices": lambda x: x.max(2),
+    "logsumexp": lambda x: x.logsumexp(1), "var": lambda x: x.var(2), "sum of all": lambda x: x.sum(),
+    "softmax middle": lambda x: x.softmax(1),
 }  # fmt: skip
 SCANS: dict[str, Callable[[Tensor], Tensor]] = {
     "cumsum": lambda x: x.cumsum(1), "cumprod": lambda x: x.cumprod(1), "cumsum from behind": lambda x: x.flip(1).cumsum(1).flip(1),
@@ -160,7 +163,7 @@ OPERATORS: dict[str, Callable[[], Program]] = {
 
 
 def mlp(*sizes: int) -> nn.Module:
-    layers = [m for a, b in zip(sizes, sizes[1:], strict=False) for m in (nn.Linear(a, b), nn.ReLU())]
+    layers = [m for a, b in itertools.pairwise(sizes) for m in (nn.Linear(a, b), nn.ReLU())]
     return nn.Sequential(*layers[:-1])
 
 

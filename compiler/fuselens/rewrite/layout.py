@@ -62,17 +62,24 @@ def channels_last(
     """
     if measured is None and not (torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled):
         return 0
-    convolutions = [n for g in graphs for n in g.nodes if n.target in _CONVOLUTIONS and _profits(n) and not _is_loops(n)]
+    convolutions = [
+        n for g in graphs for n in g.nodes if n.target in _CONVOLUTIONS and _profits(n) and not _is_loops(n)
+    ]
     if not convolutions:
         return 0
     pairs = list(same)
     received = {b for _, b in pairs}
     passed = {a for a, _ in pairs}
     free = {n for g in graphs for n in g.nodes if _is_free(n, received, passed)}
-    while dropped := (
-        {n for a, b in pairs if (a in free) != (b in free) for n in (a, b)}
-        | {n for n in free if _is_loops(n) and n.args[0] not in free}  # which would read one layout and write the other
-    ) & free:
+    while (
+        dropped := (
+            {n for a, b in pairs if (a in free) != (b in free) for n in (a, b)}
+            | {
+                n for n in free if _is_loops(n) and n.args[0] not in free
+            }  # which would read one layout and write the other
+        )
+        & free
+    ):
         free -= dropped
     changed = _reached(convolutions, free, pairs)
     if measured is not None and not _pays(convolutions, set(changed), measured):

@@ -8,7 +8,7 @@ stack of layers takes little longer than a layer. All programs must be on the ca
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,9 +16,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-RELU, TANH, LSTM, GRU = range(4)  # as the vendor's library numbers them
-GATES = {RELU: 1, TANH: 1, LSTM: 4, GRU: 3}
-SHARED = 220 << 10  # bytes that a program holds, at most: its weights, and the hidden states of a step
+from ...ir.recurrent import GRU, LSTM, RELU, TANH, vendors
+
+GATES_OF = {RELU: 1, TANH: 1, LSTM: 4, GRU: 3}
+SHARED = 8 << 10  # bytes of a multiprocessor's shared memory that are not for weights and the hidden states of a step
+ARCHITECTURE = 80  # from which on the card multiplies in halves and TF32, and starts all programs together
+WARPS = 4
 APART = 32  # between counters, which have a cache line each
 
 
@@ -50,15 +53,16 @@ def _places(first, width: tl.constexpr, H: tl.constexpr, KIND: tl.constexpr, hid
 
 @triton.jit
 def _steps(
-    table, projected, h0, c0, hidden, h_last, c_last, counters, steps, batch, group_stride, step_stride, row_stride,
+    table, projected, h0, c0, hidden, h_last, c_last, counters, steps, batch,
+    group_stride, step_stride, row_stride, projected_group, projected_step, projected_row,
     H: tl.constexpr, K: tl.constexpr, UNITS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, KIND: tl.constexpr,
     GATES: tl.constexpr, STACKED: tl.constexpr, BIAS: tl.constexpr, SLICES: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     """A program has ``UNITS`` hidden units of a group, for ``ROWS`` rows of the batch. Groups are layers of a stack (``STACKED``), or
     two directions."""
     program = tl.program_id(0)
-    group, block, slice = program // (SLICES * BLOCKS), program // SLICES % BLOCKS, program % SLICES
-    first = slice * UNITS
+    group, block, part = program // (SLICES * BLOCKS), program // SLICES % BLOCKS, program % SLICES
+    first = part * UNITS
     dtype: tl.constexpr = hidden.dtype.element_ty
     rows = block * ROWS + tl.arange(0, ROWS)
     units = first + tl.arange(0, UNITS)
@@ -68,7 +72,9 @@ def _steps(
     input_row, of_input = _places(first, WIDTH, H, KIND, False)
     hidden_row, of_hidden = _places(first, WIDTH, H, KIND, True)
     address = tl.load(table + group * 4 + 1).to(tl.pointer_type(dtype))
-    w_hidden = tl.load(address + hidden_row[None, :] * H + k[:, None], mask=of_hidden[None, :] & (k < H)[:, None], other=0)
+    w_hidden = tl.load(
+        address + hidden_row[None, :] * H + k[:, None], mask=of_hidden[None, :] & (k < H)[:, None], other=0
+    )
     bias = tl.zeros([WIDTH], tl.float32)
     if BIAS:
         address = tl.load(table + group * 4 + 2).to(tl.pointer_type(dtype))
@@ -87,7 +93,7 @@ def _steps(
     if KIND == 2:
         state = tl.load(c0 + start + units[None, :], mask=whole, other=0).to(tl.float32)
     now = state
-    columns = rows[:, None] * (GATES * H) + input_row[None, :]
+    columns = rows[:, None] * projected_row + input_row[None, :]
     for step in range(steps):
         place = step
         before = step - 1
@@ -95,16 +101,16 @@ def _steps(
             place = steps - 1 - step
             before = steps - step
         if STACKED:
-            known = projected + place * batch * (GATES * H) + columns
+            known = projected + place * projected_step + columns
             total = tl.load(known, mask=there & of_input[None, :] & (group == 0), other=0).to(tl.float32)
             total += bias[None, :]
             if group > 0:
                 _wait(below, SLICES * (step + 1))
             lower = hidden + (group - 1) * group_stride + place * step_stride + at + k[None, :]
             x = tl.load(lower, mask=there & (k < H)[None, :] & (group > 0), other=0, cache_modifier=".cg")
-            total = tl.dot(x, w_input, total, input_precision="tf32")
+            total = tl.dot(x, w_input, total, input_precision="tf32x3")
         else:
-            known = projected + (group * steps + place) * batch * (GATES * H) + columns
+            known = projected + group * projected_group + place * projected_step + columns
             total = tl.load(known, mask=there & of_input[None, :], other=0).to(tl.float32)
             total += bias[None, :]
         if step == 0:
@@ -113,7 +119,7 @@ def _steps(
             _wait(own, SLICES * step)
             last = hidden + group * group_stride + before * step_stride + at + k[None, :]
             h = tl.load(last, mask=there & (k < H)[None, :], other=0, cache_modifier=".cg")
-        total = tl.dot(h, w_hidden, total, input_precision="tf32")
+        total = tl.dot(h, w_hidden, total, input_precision="tf32x3")
         if KIND == 0:
             now = tl.maximum(total, 0, propagate_nan=tl.PropagateNan.ALL)
         elif KIND == 1:
@@ -148,72 +154,119 @@ class Shares:
     blocks: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Net:
+    """What a launch has: ``groups`` are layers of a stack, or directions of one."""
+
+    groups: int
+    batch: int
+    hidden: int
+    kind: int
+    itemsize: int
+    stacked: bool
+
+
 @functools.lru_cache(256)
-def shares(groups: int, batch: int, hidden: int, kind: int, itemsize: int, stacked: bool, processors: int) -> Shares | None:
-    """The division by which a program reads least in a step; None where not all programs, with their weights, fit a card."""
-    gates = 1 if kind < LSTM else 4
+def _shares(net: _Net, device: torch.device) -> Shares | None:
+    """The division by which a program reads least in a step; None where not all programs, with their weights, fit the card."""
+    card = torch.cuda.get_device_properties(device)
+    if card.major * 10 + card.minor < ARCHITECTURE:
+        return None
+    room = getattr(card, "shared_memory_per_block_optin", 96 << 10) - SHARED
+    gates = 1 if net.kind < LSTM else 4
     for rows in (16, 32, 64):
-        blocks = -(-batch // rows)
+        blocks = -(-net.batch // rows)
         for units in (16, 32, 64) if gates == 1 else (4, 8, 16, 32):
-            slices = -(-hidden // units)
-            held = (units * gates * (1 + stacked) + rows) * triton.next_power_of_2(hidden) * itemsize
-            if groups * blocks * slices <= processors and held <= SHARED:
+            slices = -(-net.hidden // units)
+            held = (units * gates * (1 + net.stacked) + rows) * triton.next_power_of_2(net.hidden) * net.itemsize
+            if net.groups * blocks * slices <= card.multi_processor_count and held <= room:
                 return Shares(units, rows, slices, blocks)
     return None
 
 
-@functools.lru_cache(64)
+@functools.cache  # recorded graphs hold them
 def _table(addresses: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.tensor(addresses, dtype=torch.int64, device=device)
 
 
-def launch(
-    groups: Sequence[Sequence[Tensor]], projected: Tensor, h0: Tensor, c0: Tensor | None, kind: int, stacked: bool, warps: int = 8
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Hidden states (groups, steps, batch, hidden), or (steps, batch, groups * hidden) where groups are directions; and the last
-    ones and cells. ``groups`` are the weights and biases of each; ``projected`` is (groups or 1, steps, batch, gates * hidden)."""
-    steps, batch, width = projected.shape[-3:]
-    hidden = width // GATES[kind]
-    processors = torch.cuda.get_device_properties(projected.device).multi_processor_count
-    share = shares(len(groups), batch, hidden, kind, projected.element_size(), stacked, processors)
-    assert share is not None, "it was asked before"
-    shape = (len(groups), steps, batch, hidden) if stacked else (steps, batch, len(groups) * hidden)
-    out = projected.new_empty(shape)
-    strides = out.stride()[:3] if stacked else (hidden, *out.stride()[:2])
-    h_last, c_last = torch.empty_like(h0), torch.empty_like(h0)
-    counters = torch.zeros(len(groups) * share.blocks * APART, dtype=torch.int32, device=projected.device)
-    bias = len(groups[0]) > 2
-    table = _table(tuple(t.data_ptr() for g in groups for t in (*g, *g)[:4]), projected.device)
-    _steps[(len(groups) * share.slices * share.blocks,)](
-        table, projected, h0, h0 if c0 is None else c0, out, h_last, c_last, counters, steps, batch, *strides,
-        H=hidden, K=triton.next_power_of_2(hidden), UNITS=share.units, ROWS=share.rows, WIDTH=share.units * (1 if kind < LSTM else 4),
-        KIND=kind, GATES=GATES[kind], STACKED=stacked, BIAS=bias, SLICES=share.slices, BLOCKS=share.blocks,
-        num_warps=warps, launch_cooperative_grid=True,
-    )  # fmt: skip
-    return out, h_last, c_last
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """The arguments of the operator, beside its input."""
+
+    weights: Sequence[Tensor]
+    h0: Tensor
+    c0: Tensor | None
+    kind: int
+    layers: int
+    batch_first: bool
+    ways: int
+
+    def groups(self, first: int, count: int) -> list[Sequence[Tensor]]:
+        each = len(self.weights) // (self.layers * self.ways)
+        return [self.weights[k * each : (k + 1) * each] for k in range(first, first + count)]
+
+    def net(self, groups: int, stacked: bool) -> _Net:
+        return _Net(groups, self.h0.shape[1], self.h0.shape[2], self.kind, self.h0.element_size(), stacked)
 
 
 def run(
-    x: Tensor, weights: Sequence[Tensor], h0: Tensor, c0: Tensor | None, kind: int, layers: int, two_ways: bool, bias: bool
+    x: Tensor,
+    weights: Sequence[Tensor],
+    h0: Tensor,
+    c0: Tensor | None,
+    kind: int,
+    layers: int,
+    batch_first: bool,
+    ways: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The results of (steps, batch, features) ``x``: hidden states of the last layer, and the last hidden states and cells of all."""
-    each = 4 if bias else 2
-    groups = [weights[k : k + each] for k in range(0, len(weights), each)]
-    ways = 1 + two_ways
-    if not two_ways and _fits(x, h0, kind, layers, True):
-        projected = (x.flatten(0, 1) @ groups[0][0].t()).view(1, *x.shape[:2], -1)
-        out, h, c = launch(groups, projected, h0, c0, kind, True)
+    """``fuselens::recurrent`` on a card: hidden states of the last layer, and the last hidden states and cells of all layers. By the
+    vendor's library where a layer does not fit the card."""
+    h0, c0 = h0.contiguous(), None if c0 is None else c0.contiguous()
+    given = _Given([w.contiguous() for w in weights], h0, c0, kind, layers, batch_first, ways)
+    stacked = ways == 1 and layers > 1 and _shares(given.net(layers, True), x.device) is not None
+    if not stacked and _shares(given.net(ways, False), x.device) is None:
+        return vendors(x, weights, h0, c0, kind, layers, batch_first, ways)
+    if stacked:
+        out, h, c = _launch(given, 0, layers, x, True)
         return out[-1], h, c
     ends = []
-    for k in range(0, layers * ways, ways):
-        here = groups[k : k + ways]
-        projected = torch.stack([x.flatten(0, 1) @ g[0].t() for g in here]).view(ways, *x.shape[:2], -1)
-        x, *end = launch(here, projected, h0[k : k + ways], None if c0 is None else c0[k : k + ways], kind, False)
+    for first in range(0, layers * ways, ways):
+        x, *end = _launch(given, first, ways, x, False)
         ends.append(end)
+    if layers == 1:
+        return x, *ends[0]
     h, c = (torch.cat(e) for e in zip(*ends, strict=True))
     return x, h, c
 
 
-def _fits(x: Tensor, h0: Tensor, kind: int, groups: int, stacked: bool) -> bool:
-    processors = torch.cuda.get_device_properties(x.device).multi_processor_count
-    return shares(groups, h0.shape[1], h0.shape[2], kind, x.element_size(), stacked, processors) is not None
+def _launch(given: _Given, first: int, count: int, x: Tensor, stacked: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """``count`` groups from ``first`` on: all hidden states, with a dimension of groups where those are a stack, else side by side;
+    and the last hidden states and cells."""
+    groups, net = given.groups(first, count), given.net(count, stacked)
+    share = _shares(net, x.device)
+    assert share is not None, "it was asked before"
+    hidden, gates = net.hidden, GATES_OF[given.kind]
+    flat = x.reshape(-1, x.shape[2])
+    projected = x.new_empty(1 if stacked else count, *x.shape[:2], gates * hidden)
+    for k in range(len(projected)):
+        torch.mm(flat, groups[k][0].t(), out=projected[k].view(-1, gates * hidden))
+    out = x.new_empty((count, *x.shape[:2], hidden) if stacked else (*x.shape[:2], count * hidden))
+    step, row = (1, 0) if given.batch_first else (0, 1)
+    strides = (
+        (out.stride(0), out.stride(1 + step), out.stride(1 + row))
+        if stacked
+        else (hidden, out.stride(step), out.stride(row))
+    )
+    h0 = given.h0[first : first + count]
+    c0 = h0 if given.c0 is None else given.c0[first : first + count]
+    h, c = torch.empty_like(h0), torch.empty_like(h0)
+    counters = torch.zeros(count * share.blocks * APART, dtype=torch.int32, device=x.device)
+    table = _table(tuple(t.data_ptr() for g in groups for t in (*g, *g)[:4]), x.device)
+    _steps[(count * share.slices * share.blocks,)](
+        table, projected, h0, c0, out, h, c, counters, x.shape[step], net.batch, *strides,
+        projected.stride(0), projected.stride(1 + step), projected.stride(1 + row),
+        H=hidden, K=triton.next_power_of_2(hidden), UNITS=share.units, ROWS=share.rows,
+        WIDTH=share.units * (1 if given.kind < LSTM else 4), KIND=given.kind, GATES=gates, STACKED=stacked,
+        BIAS=len(groups[0]) > 2, SLICES=share.slices, BLOCKS=share.blocks, num_warps=WARPS, launch_cooperative_grid=True,
+    )  # fmt: skip
+    return out, h, c

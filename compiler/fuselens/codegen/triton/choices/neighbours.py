@@ -124,7 +124,8 @@ class _Body:
 
     def _op(self, op: Op, names: Mapping[str, str], places: Mapping[str, Expr], suffix: str) -> str:
         new = op.mapped(
-            value=lambda n: names.get(n, n + suffix), index=lambda e: self._limited(substitute(sympy.sympify(e), places))
+            value=lambda n: names.get(n, n + suffix),
+            index=lambda e: self._limited(substitute(sympy.sympify(e), places)),
         )
         if op.op == "store":
             self.ops.append(new)

@@ -25,7 +25,10 @@ LEAST_POINTS = 128
 VECTOR = 16  # bytes that a thread loads at once
 WARPS = 4
 WINDOW = 4  # places of one storage that a point loads, from which on they are a window
-WINDOW_REGISTERS, SPARE = 128, 8  # of a thread, for weights and sums of its points, and for what else each of them takes
+WINDOW_REGISTERS, SPARE = (
+    128,
+    8,
+)  # of a thread, for weights and sums of its points, and for what else each of them takes
 REGISTERS = 64  # of a thread, for what it loads before it computes
 REUSED = 8  # loads that are the same along an axis, from which on tiles are worth measuring
 
