@@ -14,14 +14,14 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 KINDS: dict[str, Any] = {
     "lstm": nn.LSTM, "gru": nn.GRU, "tanh": nn.RNN, "relu": lambda *a, **k: nn.RNN(*a, nonlinearity="relu", **k),
 }  # fmt: skip
-ALLOWED = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
+ALLOWED = {torch.float32: 3e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSELENS_STRICT", "1")
     fuselens.reset()
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    torch.manual_seed(0)
 
 
 def _flat(value: Any) -> list[Tensor]:
@@ -33,7 +33,9 @@ def _equal(net: nn.Module, *args: Any, mode: str = "default") -> Any:
     compiled = fuselens.compile(net, mode=mode)
     with torch.no_grad():
         for _ in range(3):
-            found, expected = _flat(compiled(*args)), _flat(net(*args))
+            found = _flat(compiled(*args))
+            with torch.backends.cudnn.flags(allow_tf32=False):
+                expected = _flat(net(*args))
             for a, b in zip(found, expected, strict=True):
                 assert a.shape == b.shape and a.dtype == b.dtype
                 assert (a.float() - b.float()).norm() <= ALLOWED[a.dtype] * b.float().norm()
@@ -56,7 +58,6 @@ def test_as_torch(
     kind: str, dtype: torch.dtype, layers: int, two_ways: bool, batch_first: bool, bias: bool, sizes: tuple[int, ...]
 ) -> None:
     batch, steps, wide, hidden = sizes
-    torch.manual_seed(0)
     net = KINDS[kind](wide, hidden, layers, bias=bias, batch_first=batch_first, bidirectional=two_ways)
     net = net.cuda().to(dtype).requires_grad_(False)
     shape = (batch, steps, wide) if batch_first else (steps, batch, wide)
@@ -83,6 +84,12 @@ def test_in_a_net_and_recorded() -> None:
     ids = torch.randint(50, (8, 30), device="cuda")
     for mode in ("default", "reduce-overhead"):
         _equal(net, ids, mode=mode)
+
+
+def test_exact_where_single_precision_is_to_be() -> None:
+    net, x = nn.LSTM(16, 64).cuda().requires_grad_(False), torch.randn(20, 4, 16, device="cuda")
+    with torch.backends.cudnn.flags(allow_tf32=False), torch.no_grad():
+        assert torch.equal(fuselens.compile(net)(x)[0], net(x)[0])
 
 
 def test_what_a_backward_needs_is_the_vendors() -> None:

@@ -1,4 +1,4 @@
-"""``fuselens::recurrent``: torch's recurrent nets on a GPU, of which all steps are one launch."""
+"""``fuselens::recurrent``: torch's recurrent nets in inference, whose steps are one launch on a GPU."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 RELU, TANH, LSTM, GRU = range(4)  # as the vendor's library numbers them
+FUNCTIONS = {RELU: torch.rnn_relu, TANH: torch.rnn_tanh, LSTM: torch.lstm, GRU: torch.gru}
 
 
-def vendors(
+def reference(
     x: Tensor,
     weights: Sequence[Tensor],
     h0: Tensor,
@@ -20,12 +21,12 @@ def vendors(
     batch_first: bool,
     ways: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What the operator means, by the vendor's library."""
-    each = len(weights) // (layers * ways)
-    out, h, c, *_ = torch.ops.aten._cudnn_rnn.default(
-        x, weights, each, None, h0, c0, kind, h0.shape[-1], 0, layers, batch_first, 0.0, False, ways == 2, [], None
-    )
-    return out.contiguous(), h, c if c0 is not None else torch.empty_like(h)
+    """Hidden states of the last layer, and the last hidden states and cells of all layers, as torch computes them. A net without
+    cells has its last hidden states for them."""
+    bias = len(weights) > 2 * layers * ways
+    state = h0 if c0 is None else (h0, c0)
+    out, *ends = FUNCTIONS[kind](x, state, weights, bias, layers, 0.0, False, ways == 2, batch_first)  # pyright: ignore
+    return out.contiguous(), ends[0], ends[-1] if c0 is not None else ends[0].clone()
 
 
 def _meta(
@@ -46,6 +47,6 @@ _library.define(
     "recurrent(Tensor x, Tensor[] weights, Tensor h0, Tensor? c0, int kind, int layers, bool batch_first, int ways)"
     " -> (Tensor, Tensor, Tensor)"
 )
-_library.impl("recurrent", vendors, "CompositeExplicitAutograd")
+_library.impl("recurrent", reference, "CompositeExplicitAutograd")
 _library.impl("recurrent", _meta, "Meta")
 RECURRENT = torch.ops.fuselens.recurrent.default

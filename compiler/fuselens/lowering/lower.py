@@ -120,6 +120,7 @@ UNSIGNED_FOLDS = frozenset({"aten.sum", "aten.prod", "aten.any", "aten.all", "at
 """Operators that exist for wide unsigned integers, by packet. Others may, or raise: ATen is called."""
 _FILLS = frozenset({"aten.full", "aten.full_like", "aten.fill", "aten.scalar_tensor"})
 VENDOR |= dict.fromkeys(special.ATEN, special.SCALAR)
+VENDOR["fuselens.recurrent"] = "all steps are one launch of a kernel of ours"
 REASONS: dict[str, str] = {
     **VENDOR,
     "aten.linspace": "ATen truncates to integers once for each of its vectors",

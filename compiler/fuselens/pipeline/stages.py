@@ -33,7 +33,6 @@ from ..rewrite.flash_attention import call_flash_attention
 from ..rewrite.halves import multiply_in_single
 from ..rewrite.libraries import choose
 from ..rewrite.own_attention import call_own_attention
-from ..rewrite.recurrent import call_own_recurrent
 from ..rewrite.simplify import simplify
 from ..runtime import operators as _operators  # noqa: F401 - torch finds the kernels of ours there
 from ..runtime.autotune import tune
@@ -129,7 +128,6 @@ def _simplified(work: Work) -> Work:
         decisions += choose(module, libraries.seconds, LEAST_GAIN, constants)
         decisions += pack(module, libraries.convolution_seconds, constants)
         if work.target == "cuda":
-            decisions += call_own_recurrent(module)
             decisions += pad_products(module, gpu.products(work.run))
     return work.and_decided(decisions, module=module)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from fuselens import torch_private
+from fuselens.ir.recurrent import FUNCTIONS as RECURRENT_FUNCTIONS
 from fuselens.torch_private.result_layouts import is_dense
 
 from ..attention import attend
@@ -30,6 +32,7 @@ from .captured_nodes import draws_inside, through_overlap, turns_grad_on, writes
 from .inputs import Inputs
 from .layouts import fresh_like, same_shape
 from .provenance import Provenance, copied_meta
+from .recurrent import all_steps
 
 aten = torch.ops.aten
 
@@ -259,9 +262,15 @@ class Interpreter:
 
     def _in_gpu_form(self, form: Callable[..., Any], node: fx.Node, args: Any, kwargs: Any) -> Any:
         """What ``form`` makes where the graph is for a GPU, and has that form; else the function itself."""
-        on_gpu = (self.device or node.meta["val"].device.type) == "cuda"
+        found = node.meta["val"]
+        found = found[0] if isinstance(found, (tuple, list)) else found
+        on_gpu = (self.device or found.device.type) == "cuda"
         made = form(*args, **kwargs) if on_gpu else None
         return self._function(node, args, kwargs) if made is None else made
+
+    def recurrent(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        kind = next(k for k, function in RECURRENT_FUNCTIONS.items() if function is node.target)
+        return self._in_gpu_form(partial(all_steps, kind), node, args, kwargs)
 
     def set_item(self, node: fx.Node, args: Any, kwargs: Any) -> None:
         chosen = _chosen(*args)
@@ -289,6 +298,7 @@ _RULES: dict[Any, Callable[[Interpreter, fx.Node, Any, Any], Any]] = {
     operator.setitem: Interpreter.set_item,
     F.interpolate: Interpreter.interpolate,
     "polygamma_": Interpreter.polygamma,
+    **dict.fromkeys(RECURRENT_FUNCTIONS.values(), Interpreter.recurrent),
 }
 
 

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...ir.recurrent import GRU, LSTM, RELU, TANH, vendors
+from ...ir.recurrent import GRU, LSTM, RELU, TANH, reference
 
 GATES_OF = {RELU: 1, TANH: 1, LSTM: 4, GRU: 3}
 SHARED = 8 << 10  # bytes of a multiprocessor's shared memory that are not for weights and the hidden states of a step
@@ -34,6 +34,25 @@ def _tanh(x):
 def _wait(counter, least):
     while tl.atomic_add(counter, 0, sem="acquire") < least:
         pass
+
+
+@triton.jit
+def _rest(x, split: tl.constexpr):
+    """What rounding to bfloat16 drops, where that is asked for."""
+    return (x - x.to(tl.bfloat16).to(tl.float32)).to(tl.bfloat16) if split else x
+
+
+@triton.jit
+def _with_product(total, x, high, low, split: tl.constexpr):
+    """``total + x @ w``. Single precision is ``split``: x and w are sums of two of bfloat16, and the product of the lower ones is
+    too small to matter. That is about 16 bits, where TF32 has 11."""
+    if split:
+        total = tl.dot(_rest(x, True), high, total)
+        total = tl.dot(x.to(tl.bfloat16), low, total)
+        total = tl.dot(x.to(tl.bfloat16), high, total)
+    else:
+        total = tl.dot(x, high, total)
+    return total
 
 
 @triton.jit
@@ -75,6 +94,9 @@ def _steps(
     w_hidden = tl.load(
         address + hidden_row[None, :] * H + k[:, None], mask=of_hidden[None, :] & (k < H)[:, None], other=0
     )
+    split: tl.constexpr = dtype == tl.float32
+    kept: tl.constexpr = tl.bfloat16 if split else dtype
+    low_hidden, w_hidden = _rest(w_hidden, split), w_hidden.to(kept)
     bias = tl.zeros([WIDTH], tl.float32)
     if BIAS:
         address = tl.load(table + group * 4 + 2).to(tl.pointer_type(dtype))
@@ -85,6 +107,7 @@ def _steps(
         address = tl.load(table + group * 4).to(tl.pointer_type(dtype))
         upper = of_input[None, :] & (k < H)[:, None] & (group > 0)
         w_input = tl.load(address + input_row[None, :] * H + k[:, None], mask=upper, other=0)
+        low_input, w_input = _rest(w_input, split), w_input.to(kept)
     own = counters + (group * BLOCKS + block) * 32
     below = counters + ((group - 1) * BLOCKS + block) * 32
     at = rows[:, None] * row_stride
@@ -108,7 +131,7 @@ def _steps(
                 _wait(below, SLICES * (step + 1))
             lower = hidden + (group - 1) * group_stride + place * step_stride + at + k[None, :]
             x = tl.load(lower, mask=there & (k < H)[None, :] & (group > 0), other=0, cache_modifier=".cg")
-            total = tl.dot(x, w_input, total, input_precision="tf32x3")
+            total = _with_product(total, x, w_input, low_input, split)
         else:
             known = projected + group * projected_group + place * projected_step + columns
             total = tl.load(known, mask=there & of_input[None, :], other=0).to(tl.float32)
@@ -119,7 +142,7 @@ def _steps(
             _wait(own, SLICES * step)
             last = hidden + group * group_stride + before * step_stride + at + k[None, :]
             h = tl.load(last, mask=there & (k < H)[None, :], other=0, cache_modifier=".cg")
-        total = tl.dot(h, w_hidden, total, input_precision="tf32x3")
+        total = _with_product(total, h, w_hidden, low_hidden, split)
         if KIND == 0:
             now = tl.maximum(total, 0, propagate_nan=tl.PropagateNan.ALL)
         elif KIND == 1:
@@ -166,6 +189,11 @@ class _Net:
     stacked: bool
 
 
+def _columns(hidden: int) -> int:
+    """Of a block that has all hidden units: at least what tensor cores take."""
+    return max(16, triton.next_power_of_2(hidden))
+
+
 @functools.lru_cache(256)
 def _shares(net: _Net, device: torch.device) -> Shares | None:
     """The division by which a program reads least in a step; None where not all programs, with their weights, fit the card."""
@@ -178,7 +206,7 @@ def _shares(net: _Net, device: torch.device) -> Shares | None:
         blocks = -(-net.batch // rows)
         for units in (16, 32, 64) if gates == 1 else (4, 8, 16, 32):
             slices = -(-net.hidden // units)
-            held = (units * gates * (1 + net.stacked) + rows) * triton.next_power_of_2(net.hidden) * net.itemsize
+            held = (units * gates * (1 + net.stacked) + rows) * _columns(net.hidden) * net.itemsize
             if net.groups * blocks * slices <= card.multi_processor_count and held <= room:
                 return Shares(units, rows, slices, blocks)
     return None
@@ -219,13 +247,14 @@ def run(
     batch_first: bool,
     ways: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """``fuselens::recurrent`` on a card: hidden states of the last layer, and the last hidden states and cells of all layers. By the
-    vendor's library where a layer does not fit the card."""
+    """``fuselens::recurrent`` on a card: hidden states of the last layer, and the last hidden states and cells of all layers. As torch
+    computes them where a layer does not fit the card, and where single precision is to be exact."""
     h0, c0 = h0.contiguous(), None if c0 is None else c0.contiguous()
     given = _Given([w.contiguous() for w in weights], h0, c0, kind, layers, batch_first, ways)
+    exact = x.dtype == torch.float32 and not torch.backends.cudnn.allow_tf32
     stacked = ways == 1 and layers > 1 and _shares(given.net(layers, True), x.device) is not None
-    if not stacked and _shares(given.net(ways, False), x.device) is None:
-        return vendors(x, weights, h0, c0, kind, layers, batch_first, ways)
+    if exact or (not stacked and _shares(given.net(ways, False), x.device) is None):
+        return reference(x, weights, h0, c0, kind, layers, batch_first, ways)
     if stacked:
         out, h, c = _launch(given, 0, layers, x, True)
         return out[-1], h, c
@@ -265,7 +294,7 @@ def _launch(given: _Given, first: int, count: int, x: Tensor, stacked: bool) -> 
     _steps[(count * share.slices * share.blocks,)](
         table, projected, h0, c0, out, h, c, counters, x.shape[step], net.batch, *strides,
         projected.stride(0), projected.stride(1 + step), projected.stride(1 + row),
-        H=hidden, K=triton.next_power_of_2(hidden), UNITS=share.units, ROWS=share.rows,
+        H=hidden, K=_columns(hidden), UNITS=share.units, ROWS=share.rows,
         WIDTH=share.units * (1 if given.kind < LSTM else 4), KIND=given.kind, GATES=gates, STACKED=stacked,
         BIAS=len(groups[0]) > 2, SLICES=share.slices, BLOCKS=share.blocks, num_warps=WARPS, launch_cooperative_grid=True,
     )  # fmt: skip
