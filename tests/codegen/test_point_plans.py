@@ -104,3 +104,22 @@ def test_loads_that_many_points_share_are_tiles_where_measuring_says_so() -> Non
     assert isinstance(found, TilePlan) and found.once
     assert (found.across, found.down) == (2, 13) and found.launch.grid == sympy.Integer(26)
     assert isinstance(plan(weights(7), Blocks(32, 8, warps=1)), PointPlan)
+
+
+@pytest.mark.parametrize(("places", "points", "warps"), [(3, 1024, 4), (4, 256, 4), (9, 256, 4)])
+def test_blocks_of_windows_are_small(places: int, points: int, warps: int) -> None:
+    """So that a warp's loads, each of a place of its points' windows, lie beside each other."""
+    lines = [f"      t{k} = load x[i0 + {k}] : f32" for k in range(places)]
+    lines += [f"      s{k} = add {f's{k - 1}' if k else 't0'}, t{k} : f32" for k in range(places)]
+    text = f"""graph g
+  input x: f32[{1 << 20}] strides [1]
+  buffer y: f32[1000000] strides [1]
+  kernel k [i0 < 1000000] from [aten.avg_pool1d.default]
+    phase []
+{chr(10).join(lines)}
+      store y[i0] = s{places - 1}
+  return y
+"""
+    graph = parse(text)
+    plan = choose(graph.kernels()[0], graph)
+    assert isinstance(plan, PointPlan) and (plan.blocks.points, plan.blocks.warps) == (points, warps)

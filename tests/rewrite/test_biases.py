@@ -82,3 +82,25 @@ def test_depthwise_ones_where_the_vendor_computes_them(
     assert biases.apart([module.graph]) == count
     module.recompile()
     torch.testing.assert_close(module(*given), depthwise(*given))
+
+
+@pytest.mark.parametrize(
+    ("fn", "count"),
+    [
+        (lambda x, w, b: F.linear(x, w, b).tanh(), 1),
+        (lambda x, w, b: F.linear(x.view(2, 3, 8), w, b).relu() + 1, 1),  # through a view
+        (lambda x, w, b: F.linear(x, w, b), 0),  # nobody reads it
+        (lambda x, w, b: F.linear(x, w, b).softmax(1), 0),
+        (lambda x, w, b: (lambda y: (y, y.relu()))(F.linear(x, w, b)), 0),
+        (lambda x, w, b: F.linear(x.bfloat16(), w.bfloat16(), b.bfloat16()).tanh(), 0),
+        (lambda x, w, b: torch.addmm(b, x, w.t(), beta=2.0).tanh(), 0),
+    ],
+)
+def test_products_that_loops_read(monkeypatch: pytest.MonkeyPatch, fn: Any, count: int) -> None:
+    monkeypatch.setattr(biases, "_is_on_gpu", lambda node: bool(node.args))
+    given = [torch.randn(6, 8), torch.randn(5, 8), torch.randn(5)]
+    module = graph_of(fn, given)
+    assert biases.apart([module.graph]) == count
+    module.graph.lint()
+    module.recompile()
+    torch.testing.assert_close(module(*given), fn(*given))

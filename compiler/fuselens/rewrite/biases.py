@@ -1,8 +1,11 @@
-"""Biases of convolutions on a GPU as additions of their own.
+"""Biases of convolutions, and of products in single precision, on a GPU as additions of their own.
 
 The vendor's convolutions there add no bias: ATen adds it with one more kernel, which reads and writes the whole result. As an
 addition of the graph it is done by whatever reads the result next. A gradient of a bias is a sum of the graph for the same reason.
 ATen's own kernel for depthwise convolutions does add it, before it rounds; channels-last ones are the vendor's, too.
+
+A product can add its bias, but then the vendor's library has fewer kernels to choose from: none that parts what is summed, for one.
+So the bias goes to whatever reads the product point by point.
 """
 
 from __future__ import annotations
@@ -13,11 +16,13 @@ from collections.abc import Iterable
 import torch
 from torch import fx
 
+from fuselens import torch_private
+
 aten = torch.ops.aten
 
 
 def apart(graphs: Iterable[fx.Graph]) -> int:
-    """Rewrites functional ATen graphs in place; how many convolutions had a bias."""
+    """Rewrites functional ATen graphs in place; how many nodes had a bias."""
     return sum(_changed(node) for graph in graphs for node in list(graph.nodes) if _is_on_gpu(node))
 
 
@@ -30,6 +35,8 @@ def _is_on_gpu(node: fx.Node) -> bool:
 def _changed(node: fx.Node) -> bool:
     if node.target is aten.convolution.default and node.args[2] is not None and not _adds_bias(node):
         return _added(node)
+    if node.target is aten.addmm.default and _is_read_by_points(node):
+        return _added_to_product(node)
     asked = node.target is aten.convolution_backward.default and node.args[-1][2]  # type: ignore[index]
     return bool(asked) and _summed(node)
 
@@ -54,6 +61,38 @@ def _added(node: fx.Node) -> bool:
     node.args = (*node.args[:2], None, *node.args[3:])
     wide.meta = {**node.meta, "val": bias.meta["val"].view(shape)}
     total.meta = dict(node.meta)
+    return True
+
+
+def _is_read_by_points(node: fx.Node) -> bool:
+    """Whether the node adds a vector to a product in single precision, and loops read the sum, or views of it, and nobody else."""
+    bias, value = node.args[0], node.meta["val"]
+    assert isinstance(bias, fx.Node)
+    if (
+        node.kwargs
+        or value.dtype is not torch.float32
+        or bias.meta["val"].dim() != 1
+        or bias.meta["val"].dtype != value.dtype
+    ):
+        return False
+    readers = list(node.users)
+    while readers:
+        reader = readers.pop()
+        if reader.target in (aten.view.default, aten._unsafe_view.default):
+            readers += reader.users
+        elif not isinstance(reader.target, torch_private.OpOverload) or torch.Tag.pointwise not in reader.target.tags:
+            return False
+    return bool(node.users)
+
+
+def _added_to_product(node: fx.Node) -> bool:
+    bias, *factors = node.args
+    with node.graph.inserting_before(node):
+        product = node.graph.call_function(aten.mm.default, tuple(factors))
+        total = node.graph.call_function(aten.add.Tensor, (product, bias))
+    product.meta, total.meta = dict(node.meta), dict(node.meta)
+    node.replace_all_uses_with(total)
+    node.graph.erase_node(node)
     return True
 
 

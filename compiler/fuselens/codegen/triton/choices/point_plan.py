@@ -14,7 +14,7 @@ import sympy
 from sympy import Expr
 
 from ....ir.loops import ITEMSIZE, Axis, Graph, Kernel, Op, indirect_names
-from ...expressions import Linear, linear, names_in
+from ...expressions import linear, names_in
 from .blocks import Blocks, Launch, blocks_of, next_power_of_two
 
 POINTS = 1024  # points of a one-dimensional block
@@ -22,13 +22,9 @@ TILE = 32  # edge of a two-dimensional block, unless an axis is shorter
 LONGEST_EDGE = 256
 SHORTEST_EDGE = 4  # points of an axis from which on a tile is worth it
 LEAST_POINTS = 128
-VECTOR = 16  # bytes that a thread loads at once
 WARPS = 4
 WINDOW = 4  # places of one storage that a point loads, from which on they are a window
-WINDOW_REGISTERS, SPARE = (
-    128,
-    8,
-)  # of a thread, for weights and sums of its points, and for what else each of them takes
+WINDOWS = 256  # points of a block that loads windows: few, so that loads of a warp's threads lie beside each other
 REGISTERS = 64  # of a thread, for what it loads before it computes
 REUSED = 8  # loads that are the same along an axis, from which on tiles are worth measuring
 
@@ -101,40 +97,19 @@ def _tile(outer: Axis, inner: Axis) -> Blocks:
 
 def _points(kernel: Kernel, graph: Graph, tuned: Blocks | None) -> PointPlan:
     total = sympy.Mul(*(a.size for a in kernel.axes))
-    each = 0 if tuned else _window_points(kernel, graph)
-    block = tuned.points if tuned else each * 32 * WARPS or _block(total, graph)
+    windows = _loads_windows(kernel)
+    block = tuned.points if tuned else WINDOWS if windows else _block(total, graph)
     if total.is_Integer:
         block = min(block, max(16, next_power_of_two(int(total))))
-    warps = tuned.warps if tuned else max(1, min(WARPS, block // (32 * each or LEAST_POINTS)))
+    warps = tuned.warps if tuned else max(1, min(WARPS, block // (WINDOWS // WARPS if windows else LEAST_POINTS)))
     exact = bool(total.is_Integer) and int(total) % block == 0
     return PointPlan(Blocks(block, warps=warps), total, exact, asked_first(kernel, graph, block // (32 * warps)))
 
 
-def _window_points(kernel: Kernel, graph: Graph) -> int:
-    """Points of a thread that loads a window for each: few, so that a warp's loads lie beside each other, unless a thread can
-    load several points at once. 0 for other kernels."""
+def _loads_windows(kernel: Kernel) -> bool:
+    """Whether a point loads many places of one storage."""
     loads = {o.args[:2] for o in kernel.ops() if o.op == "load"}
-    if not kernel.axes or max(Counter(storage for storage, _ in loads).values(), default=0) < WINDOW:
-        return 0
-    width = max(ITEMSIZE[graph.buffers[storage].dtype] for storage, _ in loads)
-    names = frozenset(a.name for a in kernel.axes)
-    window = [(storage, index) for storage, index in loads if kernel.axes[0].name in names_in(index)]
-    if not all(_is_aligned(linear(sympy.sympify(i), names), kernel.axes[-1], VECTOR // width) for _, i in window):
-        return 2
-    held = [storage for storage, index in loads if (storage, index) not in window]  # weights
-    results = sum(o.op == "store" for o in kernel.ops())
-    each = WINDOW_REGISTERS // (sum(ITEMSIZE[graph.buffers[s].dtype] for s in held) // 4 + results + SPARE)
-    return 1 << max(2, min(VECTOR // width, each)).bit_length() - 1
-
-
-def _is_aligned(form: Linear, inner: Axis, elements: int) -> bool:
-    """Whether so many neighbours along ``inner`` are one vector in memory, or one element."""
-    if inner.name in form.tangled or not inner.size.is_Integer or int(inner.size) % elements:
-        return False
-    step = form.coefficients.get(inner.name, sympy.S.Zero)
-    others = [c for n, c in form.coefficients.items() if n != inner.name]
-    others += [term.as_coeff_Mul()[0] for term in sympy.Add.make_args(form.rest)]
-    return step == 0 or (step == 1 and all(o.is_Integer and int(o) % elements == 0 for o in others))
+    return max(Counter(storage for storage, _ in loads).values(), default=0) >= WINDOW
 
 
 def _block(total: Expr, graph: Graph) -> int:
