@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -88,8 +89,8 @@ def _steps(
     k = tl.arange(0, K)
     there = (rows < batch)[:, None]
     whole = there & (units < H)[None, :]
-    input_row, of_input = _places(first, WIDTH, H, KIND, False)
-    hidden_row, of_hidden = _places(first, WIDTH, H, KIND, True)
+    input_row, of_input = _places(first, WIDTH, H, KIND, False)  # pyright: ignore[reportGeneralTypeIssues]
+    hidden_row, of_hidden = _places(first, WIDTH, H, KIND, True)  # pyright: ignore[reportGeneralTypeIssues]
     address = tl.load(table + group * 4 + 1).to(tl.pointer_type(dtype))
     w_hidden = tl.load(
         address + hidden_row[None, :] * H + k[:, None], mask=of_hidden[None, :] & (k < H)[:, None], other=0
@@ -191,7 +192,7 @@ class _Net:
 
 def _columns(hidden: int) -> int:
     """Of a block that has all hidden units: at least what tensor cores take."""
-    return max(16, triton.next_power_of_2(hidden))
+    return max(16, 1 << (hidden - 1).bit_length())
 
 
 @functools.lru_cache(256)
@@ -291,7 +292,8 @@ def _launch(given: _Given, first: int, count: int, x: Tensor, stacked: bool) -> 
     h, c = torch.empty_like(h0), torch.empty_like(h0)
     counters = torch.zeros(count * share.blocks * APART, dtype=torch.int32, device=x.device)
     table = _table(tuple(t.data_ptr() for g in groups for t in (*g, *g)[:4]), x.device)
-    _steps[(count * share.slices * share.blocks,)](
+    kernel: Any = _steps
+    kernel[(count * share.slices * share.blocks,)](
         table, projected, h0, c0, out, h, c, counters, x.shape[step], net.batch, *strides,
         projected.stride(0), projected.stride(1 + step), projected.stride(1 + row),
         H=hidden, K=_columns(hidden), UNITS=share.units, ROWS=share.rows,

@@ -146,9 +146,9 @@ class _Body:
         args: list[Expr] = [self._limited(a) for a in e.args]  # pyright: ignore[reportArgumentType]
         if not isinstance(e, (sympy.Max, sympy.Min)):
             return e.func(*args)
-        ranges = [self._range(a) for a in args]
-        if len(args) == 2 and ranges[0] is not None and ranges[1] is not None:
-            (low, high), (least, most) = ranges
+        first, second = (self._range(a) for a in args) if len(args) == 2 else (None, None)
+        if first is not None and second is not None:
+            (low, high), (least, most) = first, second
             largest = isinstance(e, sympy.Max)
             if low >= most or high <= least:
                 return args[0] if (low >= most) == largest else args[1]
