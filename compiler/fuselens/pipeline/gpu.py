@@ -114,7 +114,7 @@ def tuned(fused: Graph, loops: Graph, run: Run) -> tuple[Graph, dict[str, Any], 
     if run.config.mode.startswith("max-autotune"):
         return tuning.for_gpu(fused, run.config, measured, loops)
     ahead = None if run.for_absent_gpu else functools.partial(_compile_ahead, run)
-    return tuning.with_readers(fused, run.config, measured, loops, ahead)
+    return tuning.with_readers(fused, run.config, measured, ahead, loops)
 
 
 def _compile_ahead(run: Run, fused: Graph, tunings: Mapping[str, Any], open_: Collection[str]) -> None:

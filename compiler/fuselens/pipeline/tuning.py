@@ -88,8 +88,8 @@ def with_readers(
     graph: Graph,
     config: Config,
     measured: Measure | None = None,
-    loops: Graph | None = None,
     ahead: Ahead | None = None,
+    loops: Graph | None = None,
 ) -> Tuned:
     """The default mode: convolutions of single channels as loops, and products of halves with the kernel that reads them. Where a
     model expects much of a kernel of both, that is taken; where it may be faster, a few are measured. While those are
