@@ -233,3 +233,29 @@ def test_weights_on_a_gpu_are_copied_once_a_call_by_loops() -> None:
     weight = convolution.args[1]
     assert weight.target is torch.ops.aten.clone.default
     assert weight.meta["val"].is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_convolutions_of_single_channels_take_either_layout(inside: bool) -> None:
+    """On a GPU they are loops: nobody measures them, and no operand of theirs is copied. One that reads the caller's memory
+    keeps its layout, since it would read one and write the other."""
+
+    def fn(x: Tensor, w: Tensor, single: Tensor) -> Tensor:
+        h = F.conv2d(x, w).relu() if inside else x
+        return F.conv2d(F.conv2d(h, single, groups=8).relu(), w).relu()
+
+    asked: list[Any] = []
+
+    def seconds(node: fx.Node) -> tuple[float, float]:
+        asked.append(node)
+        return 2.0, 1.0
+
+    with torch_private.fake_mode():
+        shapes = ((2, 8, 9, 9), (8, 8, 1, 1), (8, 1, 3, 3))
+        graph = make_fx(fn, tracing_mode="real")(*(torch.randn(*s, device="cuda") for s in shapes)).graph
+        channels_last([graph], measured=Measured(seconds, 1e12))
+    (single,) = (n for n in graph.nodes if n.target is torch.ops.aten.convolution.default and n.args[8] == 8)
+    assert single not in asked and len(asked) == 1 + inside
+    assert single.args[1].op == "placeholder"
+    layouts = {n.meta["val"].is_contiguous(memory_format=torch.channels_last) for n in (single, single.args[0])}
+    assert layouts == {inside}

@@ -163,3 +163,18 @@ def test_what_is_compiled_meanwhile_is_what_runs(
     assert early[0]
     assert early[0] < late[0], "but for the products and their readers, where the choice was open"
     assert late[0] <= early[0].union(*candidates), "and those were compiled to be measured"
+
+
+def _externs(taps: int, groups: int = 32) -> list[str]:
+    x, w = torch.randn(2, 32, 16, 16), torch.randn(32, 32 // groups, taps, taps)
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.conv2d(x, w, padding=taps // 2, groups=groups).relu()
+
+    return [e for g in fuselens.explain(f, target="cuda:sm_90")(x, w).graphs for e in g.externs]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+@pytest.mark.parametrize(("taps", "groups", "ours"), [(3, 32, True), (5, 32, True), (7, 32, False), (3, 16, False)])
+def test_convolutions_of_single_channels_are_loops(taps: int, groups: int, ours: bool) -> None:
+    assert _externs(taps, groups) == ([] if ours else ["aten.convolution.default"])
