@@ -240,3 +240,53 @@ def test_pieces_that_take_long_stay_apart() -> None:
     text = TABLES.format(width=12, gap=4, last=8)
     slow = dataclasses.replace(SMALL, bandwidth=1e6)
     assert len(list(merge_short_kernels(parse(text).replace(card=slow)).kernels())) == 3
+
+
+COUNTERS = """graph g
+{inputs}
+{buffers}
+  kernel big [i0 < 64] from [aten.neg.default]
+    phase []
+      t0 = load x[i0] : f32
+      t1 = neg t0 : f32
+      store y[i0] = t1
+{kernels}
+  return {results}
+"""
+
+
+def counters(count: int, other: str = "") -> Graph:
+    """``count`` numbers that are raised by one; ``other`` is what the last kernel loads instead."""
+    names = [f"n{k}" for k in range(count)]
+    kernels = [
+        f"  kernel k{k} [] from [aten.add.Tensor]\n    phase []\n      t0 = load {other if other and k == count - 1 else n}[0] : i64\n"
+        f"      t1 = const 1 : i64\n      t2 = add t0, t1 : i64\n      store m{k}[0] = t2"
+        for k, n in enumerate(names)
+    ]  # fmt: skip
+    inputs = ["  input x: f32[64] strides [1]", *(f"  input {n}: i64[] strides []" for n in names)]
+    buffers = ["  buffer y: f32[64] strides [1]", *(f"  buffer m{k}: i64[] strides []" for k in range(count))]
+    return parse(
+        COUNTERS.format(
+            inputs="\n".join(inputs), buffers="\n".join(buffers), kernels="\n".join(kernels),
+            results=", ".join(["y", *(f"m{k}" for k in range(count))]),
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("count", "kernels"), [(1, 2), (2, 2), (32, 2), (70, 4)])
+def test_numbers_that_nobody_else_has_are_raised_together(count: int, kernels: int) -> None:
+    graph = counters(count)
+    made = merge_short_kernels(graph)
+    verify(made)
+    assert len(made.kernels()) == kernels
+    given = [torch.randn(64), *(torch.tensor(5 * k) for k in range(count))]
+    torch.testing.assert_close(evaluate(made, given), evaluate(graph, given))
+
+
+def test_a_number_that_others_have_stays_where_it_is() -> None:
+    graph = counters(3, other="m0")  # the last one reads what the first one writes
+    made = merge_short_kernels(graph)
+    verify(made)
+    given = [torch.randn(64), *(torch.tensor(5 * k) for k in range(3))]
+    torch.testing.assert_close(evaluate(made, given), evaluate(graph, given))
+    assert len(made.kernels()) == 4

@@ -1,7 +1,8 @@
 """Short kernels that read the same and do not need each other become one: the queries' product by a vector beside that of the keys
 and values, which has fewer rows. Points of the larger one are shared out: each of the merged kernel's has several of them.
 
-So do kernels of the same points that write pieces of one buffer: the tables whose rows a model puts side by side.
+So do kernels of the same points that write pieces of one buffer: the tables whose rows a model puts side by side. And all kernels of
+one point of which no other node has anything: the counters of batch norms, each of which would be a launch.
 
 A kernel of a few microseconds spends as long to start and to end as to read, and the card is idle between two of them.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 
 from sympy import Expr
 
@@ -31,6 +33,7 @@ FILLED = 4  # programs of a multiprocessor that are left
 
 def merge_short_kernels(graph: Graph) -> Graph:
     """``graph`` with such kernels merged."""
+    graph = _with_lone_points_together(graph)
     nodes = list(graph.nodes)
     decisions: list[Decision] = []
     first = 0
@@ -56,6 +59,42 @@ def merge_short_kernels(graph: Graph) -> Graph:
         else:
             first += 1
     return graph.replace(nodes=tuple(nodes), decisions=(*graph.decisions, *decisions)) if decisions else graph
+
+
+def _with_lone_points_together(graph: Graph) -> Graph:
+    """``graph`` whose kernels of one point are in few kernels, where no other node has what they load or store."""
+    if not all(isinstance(n, Extern | Kernel) for n in graph.nodes):
+        return graph
+    touched = [used(graph, n) for n in graph.nodes if isinstance(n, Extern | Kernel)]
+    times = Counter(storage for storages in touched for storage in storages)
+    lone = [
+        n for n, storages in zip(graph.nodes, touched, strict=True)
+        if isinstance(n, Kernel) and _is_a_point(n) and all(times[s] == 1 for s in storages)
+    ]  # fmt: skip
+    merged: dict[str, Kernel | None] = {}
+    decisions: list[Decision] = []
+    while len(lone) > 1:
+        together = lone.pop(0)
+        names = [together.name]
+        while lone and _loads(together) + _loads(lone[0]) <= LOADS:
+            names.append(lone[0].name)
+            together = _together(together, lone.pop(0), 1)
+        if len(names) > 1:
+            merged |= dict.fromkeys(names) | {names[0]: together}
+            reason = f"{len(names)} kernels have one point each: one launch does all"
+            decisions.append(Decision("FL410", "taken", names[0], reason, None, {"rule": "points"}))
+    kept = [merged.get(n.name, n) for n in graph.nodes]
+    nodes = tuple(n for n in kept if n is not None)
+    return graph.replace(nodes=nodes, decisions=(*graph.decisions, *decisions)) if decisions else graph
+
+
+def _is_a_point(kernel: Kernel) -> bool:
+    plain = not any(p.axes for p in kernel.phases) and not _changes(kernel) and not _unusual(kernel)
+    return plain and all(a.size == 1 for a in kernel.axes)
+
+
+def _loads(kernel: Kernel) -> int:
+    return sum(o.op == "load" for o in kernel.ops())
 
 
 def _independent(graph: Graph, kernel: Kernel, others: list[Node]) -> bool:
@@ -126,6 +165,12 @@ def _merged(graph: Graph, one: Kernel, other: Kernel, times: int, pieces: bool) 
     worth = _is_worth_a_piece(graph, one, other) if pieces else _is_worth_it(graph, few, many, times)
     if not worth or not (pieces or _read_alike(one, other)) or _unusual(one) or _unusual(other):
         return None
+    return _together(one, other, times)
+
+
+def _together(one: Kernel, other: Kernel, times: int) -> Kernel:
+    """One kernel that does what both do; the one with more points ``times`` over."""
+    few, many = _by_points(one, other)
     axes = _columns(few)
     bodies = _once(_joined(few, many, times), axes, {*one.writes(), *other.writes()})
     phases = tuple(Phase(a, tuple(b)) for a, b in zip(axes, bodies, strict=True) if b)
@@ -142,7 +187,7 @@ def _read_alike(one: Kernel, other: Kernel) -> bool:
 
 def _is_worth_a_piece(graph: Graph, one: Kernel, other: Kernel) -> bool:
     ops = [*one.ops(), *other.ops()]
-    if len(ops) > OPS or sum(o.op == "load" for o in ops) > LOADS:
+    if len(ops) > OPS or _loads(one) + _loads(other) > LOADS:
         return False
     return min(_loaded_bytes(graph, k) for k in (one, other)) <= PIECES * graph.card.bandwidth
 
