@@ -398,3 +398,34 @@ def test_a_pass_that_stores_across_what_all_read_is_a_kernel_of_its_own() -> Non
     assert rules(suited(TURNED.replace("{store}", turned).format(h=20, w=40))) == []  # it stores little
     along = TURNED.replace("{store} + {w}*r0", "{h}*{w}*16*i0 + 16*i1 + i2 + {w}*16*r0")
     assert rules(suited(along.format(h=144, w=147))) == []
+
+
+@pytest.mark.parametrize(("longest", "kernels"), [(16 << 10, 2), (64 << 10, 1)])
+def test_long_rows_that_are_read_twice_are_cut(monkeypatch: pytest.MonkeyPatch, longest: int, kernels: int) -> None:
+    """Although there are programs enough: a part's second reading is from cache, a row's is not."""
+    monkeypatch.setattr(split, "UNCACHED", longest)
+    monkeypatch.setattr(split, "CACHED", 8 << 10)
+    text = """graph g
+  input x: f32[6000, 8192] strides [8192, 1]
+  buffer y: f32[6000] strides [1]
+  kernel k [i0 < 6000] from [aten.var.correction]
+    phase [r0 < 8192]
+      t0 = load x[8192*i0 + r0] : f32
+      t1 = reduce sum t0 : f32
+    phase []
+      t2 = const 8192.0 : f32
+      t3 = div t1, t2 : f32
+    phase [r0 < 8192]
+      t4 = load x[8192*i0 + r0] : f32
+      t5 = sub t4, t3 : f32
+      t6 = mul t5, t5 : f32
+      t7 = reduce sum t6 : f32
+    phase []
+      t8 = div t7, t2 : f32
+      store y[i0] = t8
+  return y
+"""
+    graph = suited(text)
+    assert len(graph.kernels()) == kernels
+    x = 100 + torch.randn(6000, 8192)
+    torch.testing.assert_close(evaluate(graph, [x])[0], x.var(1, correction=0))

@@ -33,6 +33,8 @@ from fuselens.torch_private import integer_functions
 
 COLUMNS = 64  # points of a program where memory is contiguous along points
 LEAST = {True: 64, False: 2048}  # elements of a part: in columns, and along rows
+CACHED, UNCACHED = 64 << 10, 512 << 10
+"""Bytes of a part that is still in cache when it is read again, and of a row from which on neither cache nor clusters have it."""
 SECTOR, FEW = 32, 64  # bytes that memory gives at least, and up to which neighbours in a row are few
 
 
@@ -336,7 +338,9 @@ def _split(graph: Graph, kernel: Kernel) -> _Pieces | None:
     columns = joined or _along_points(kernel)
     side_by_side = points * few[0] if few else points
     programs = -(-side_by_side // (COLUMNS if columns else 1))
-    count = min(-(-graph.card.programs // max(programs, 1)), length // (few[0] if few else 1) // LEAST[columns])
+    twice = _read_twice(graph, kernel) if not columns else 0
+    wanted = max(-(-graph.card.programs // max(programs, 1)), -(-twice // CACHED))
+    count = min(wanted, length // (few[0] if few else 1) // LEAST[columns])
     if points == 0 or count < (1 if joined else 2):
         return None
     pieces = _Pieces(graph, kernel, columns, joined, programs, count)
@@ -347,8 +351,19 @@ def _split(graph: Graph, kernel: Kernel) -> _Pieces | None:
     wasted = max(1.0, SECTOR / few[1]) if few else 1.0
     now = points if joined else programs
     before = max(wasted * _seconds_of_memory(graph, moved, now), _seconds_of_work(graph, work, now))
-    after = max(_seconds_of_memory(graph, moved, programs * count), _seconds_of_work(graph, work, programs * count))
+    read = moved - points * twice if count * CACHED >= twice else moved
+    after = max(_seconds_of_memory(graph, read, programs * count), _seconds_of_work(graph, work, programs * count))
     return pieces if after + KERNEL_SECONDS * (len(pieces.kernels) - 1) < before else None
+
+
+def _read_twice(graph: Graph, kernel: Kernel) -> int:
+    """Bytes of a row that a variance reads twice, and of which the second-level cache has nothing left the second time; else 0."""
+    for k in range(len(kernel.phases) - 2):
+        phases = kernel.phases[k : k + 3]
+        if spread_of(phases, kernel) is not None:
+            found = _asked_at_a_point(phases[2]) * graph.hint(product(a.size for a in phases[2].axes))
+            return found if found > UNCACHED else 0
+    return 0
 
 
 def _turned(graph: Graph, kernel: Kernel) -> _Pieces | None:
