@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -370,6 +371,11 @@ class Kernel:
                 if isinstance(arg, Expr):
                     found |= {n for n in _names(arg) if not n.startswith("%")}
         return tuple(sorted(found - bound))
+
+
+def most_places(ops: Iterable[Op]) -> int:
+    """How many places of one storage these ops load, at most: those of a window."""
+    return max(Counter(storage for storage, _ in {o.args[:2] for o in ops if o.op == "load"}).values(), default=0)
 
 
 def _names(expression: Any) -> set[str]:

@@ -13,7 +13,6 @@ bounded, so time grows linearly with the graph.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -21,7 +20,7 @@ import sympy
 
 from fuselens.ir.affine import integer_value, symbol_names
 from fuselens.ir.card import KERNEL_BYTES
-from fuselens.ir.loops import Buffer, Extern, Graph, Kernel, Loop, Node, extern_reads, indirect_names
+from fuselens.ir.loops import Buffer, Extern, Graph, Kernel, Loop, Node, extern_reads, indirect_names, most_places
 from fuselens.record.report import Decision, Span
 from fuselens.schedule.groups import RECOMPUTE, Group, Refused, merged, single
 from fuselens.schedule.inline import fixed_storages, inline, needed, solved, with_inlined
@@ -246,8 +245,8 @@ class _Fusion:
         """Whether points that read windows, of which a program on a GPU computes neighbours together, would be columns of a fold."""
         if pointwise.inner is not None or not columns.inner:
             return False
-        windows = [m.item for m in pointwise.members if len(m.item.loads) >= WINDOW]
-        return any(self.graph.buffers[item.storage].device != "cpu" and _is_window(item) for item in windows)
+        windows = [m.item for m in pointwise.members if most_places(m.item.loads) >= WINDOW]
+        return any(self.graph.buffers[item.storage].device != "cpu" for item in windows)
 
     def _cyclic(self, a: Group, b: Group) -> bool:
         """Whether a third group lies on a path between the two. Gives up, as if so, after ``SEARCH`` groups."""
@@ -299,12 +298,6 @@ def _kind(a: Group, b: Group, storage: str) -> tuple[str, str]:
             return "epilogue", f"the result of the reduction {storage} is used while its row is at hand"
         return "vertical", f"{storage} is {'folded' if b.inner else 'used'} where it is computed"
     return "horizontal", f"both read {storage}"
-
-
-def _is_window(item: Item) -> bool:
-    """Whether a point reads many places of one storage."""
-    places = Counter(storage for storage, _ in {o.args[:2] for o in item.loads})
-    return max(places.values()) >= WINDOW
 
 
 def _along_rows(graph: Graph, item: Item) -> bool:

@@ -338,7 +338,7 @@ def _split(graph: Graph, kernel: Kernel) -> _Pieces | None:
     columns = joined or _along_points(kernel)
     side_by_side = points * few[0] if few else points
     programs = -(-side_by_side // (COLUMNS if columns else 1))
-    twice = _read_twice(graph, kernel) if not columns else 0
+    twice = _read_twice(graph, kernel, columns)
     wanted = max(-(-graph.card.programs // max(programs, 1)), -(-twice // CACHED))
     count = min(wanted, length // (few[0] if few else 1) // LEAST[columns])
     if points == 0 or count < (1 if joined else 2):
@@ -351,18 +351,19 @@ def _split(graph: Graph, kernel: Kernel) -> _Pieces | None:
     wasted = max(1.0, SECTOR / few[1]) if few else 1.0
     now = points if joined else programs
     before = max(wasted * _seconds_of_memory(graph, moved, now), _seconds_of_work(graph, work, now))
-    read = moved - points * twice if count * CACHED >= twice else moved
+    read = moved - points * twice * (count * CACHED >= twice)
     after = max(_seconds_of_memory(graph, read, programs * count), _seconds_of_work(graph, work, programs * count))
     return pieces if after + KERNEL_SECONDS * (len(pieces.kernels) - 1) < before else None
 
 
-def _read_twice(graph: Graph, kernel: Kernel) -> int:
-    """Bytes of a row that a variance reads twice, and of which the second-level cache has nothing left the second time; else 0."""
+def _read_twice(graph: Graph, kernel: Kernel, columns: bool) -> int:
+    """Bytes of a row that a variance reads twice, and of which the second-level cache has nothing left the second time; 0 where
+    there is none, or rows are ``columns`` of memory."""
     for k in range(len(kernel.phases) - 2):
         phases = kernel.phases[k : k + 3]
         if spread_of(phases, kernel) is not None:
             found = _asked_at_a_point(phases[2]) * graph.hint(product(a.size for a in phases[2].axes))
-            return found if found > UNCACHED else 0
+            return found if found > UNCACHED and not columns else 0
     return 0
 
 

@@ -7,13 +7,12 @@ of reading strided; and, where measuring has chosen them, for loads that many po
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 import sympy
 from sympy import Expr
 
-from ....ir.loops import ITEMSIZE, Axis, Graph, Kernel, Op, indirect_names
+from ....ir.loops import ITEMSIZE, Axis, Graph, Kernel, Op, indirect_names, most_places
 from ...expressions import linear, names_in
 from .blocks import Blocks, Launch, blocks_of, next_power_of_two
 
@@ -97,19 +96,13 @@ def _tile(outer: Axis, inner: Axis) -> Blocks:
 
 def _points(kernel: Kernel, graph: Graph, tuned: Blocks | None) -> PointPlan:
     total = sympy.Mul(*(a.size for a in kernel.axes))
-    windows = _loads_windows(kernel)
+    windows = most_places(kernel.ops()) >= WINDOW
     block = tuned.points if tuned else WINDOWS if windows else _block(total, graph)
     if total.is_Integer:
         block = min(block, max(16, next_power_of_two(int(total))))
     warps = tuned.warps if tuned else max(1, min(WARPS, block // (WINDOWS // WARPS if windows else LEAST_POINTS)))
     exact = bool(total.is_Integer) and int(total) % block == 0
     return PointPlan(Blocks(block, warps=warps), total, exact, asked_first(kernel, graph, block // (32 * warps)))
-
-
-def _loads_windows(kernel: Kernel) -> bool:
-    """Whether a point loads many places of one storage."""
-    loads = {o.args[:2] for o in kernel.ops() if o.op == "load"}
-    return max(Counter(storage for storage, _ in loads).values(), default=0) >= WINDOW
 
 
 def _block(total: Expr, graph: Graph) -> int:
