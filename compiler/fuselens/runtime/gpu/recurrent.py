@@ -23,6 +23,7 @@ GATES_OF = {RELU: 1, TANH: 1, LSTM: 4, GRU: 3}
 SHARED = 8 << 10  # bytes of a multiprocessor's shared memory that are not for weights and the hidden states of a step
 ARCHITECTURE = 80  # from which on the card multiplies in halves and TF32, and starts all programs together
 WARPS = 4
+MOST_TABLES = 1024  # of addresses
 APART = 32  # between counters, which have a cache line each
 
 
@@ -213,9 +214,19 @@ def _shares(net: _Net, device: torch.device) -> Shares | None:
     return None
 
 
-@functools.cache  # recorded graphs hold them
-def _table(addresses: tuple[int, ...], device: torch.device) -> Tensor:
-    return torch.tensor(addresses, dtype=torch.int64, device=device)
+_TABLES: dict[tuple[Any, ...], Tensor] = {}  # never dropped: recorded graphs read them
+
+
+def _table(groups: Sequence[Sequence[Tensor]], device: torch.device) -> Tensor | None:
+    """The addresses of the weights on the card. None where they are new while a graph is recorded, which may not copy from the
+    host, or where weights are new in each call."""
+    addresses = [t.data_ptr() for g in groups for t in (*g, *g)[:4]]
+    key = (device, *addresses)
+    if key not in _TABLES:
+        if len(_TABLES) >= MOST_TABLES or torch.cuda.is_current_stream_capturing():
+            return None
+        _TABLES[key] = torch.tensor(addresses, dtype=torch.int64, device=device)
+    return _TABLES[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +249,14 @@ class _Given:
         return _Net(groups, self.h0.shape[1], self.h0.shape[2], self.kind, self.h0.element_size(), stacked)
 
 
-def run(
+def run(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """``fuselens::recurrent`` on a card: hidden states of the last layer, and the last hidden states and cells of all layers. As torch
+    computes them where a layer does not fit the card, and where single precision is to be exact."""
+    with torch.cuda.device(x.device):
+        return _run(x, *arguments)
+
+
+def _run(
     x: Tensor,
     weights: Sequence[Tensor],
     h0: Tensor,
@@ -248,20 +266,23 @@ def run(
     batch_first: bool,
     ways: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """``fuselens::recurrent`` on a card: hidden states of the last layer, and the last hidden states and cells of all layers. As torch
-    computes them where a layer does not fit the card, and where single precision is to be exact."""
     h0, c0 = h0.contiguous(), None if c0 is None else c0.contiguous()
     given = _Given([w.contiguous() for w in weights], h0, c0, kind, layers, batch_first, ways)
     exact = x.dtype == torch.float32 and not torch.backends.cudnn.allow_tf32
+    far = x.shape[0] * x.shape[1] * h0.shape[2] * max(layers, ways * GATES_OF[kind]) >= 2**31  # indices have 32 bits
     stacked = ways == 1 and layers > 1 and _shares(given.net(layers, True), x.device) is not None
-    if exact or (not stacked and _shares(given.net(ways, False), x.device) is None):
+    count = layers if stacked else ways
+    fits = not exact and not far and _shares(given.net(count, stacked), x.device) is not None
+    starts = range(0, layers * ways, count)
+    tables = [_table(given.groups(first, count), x.device) for first in starts] if fits else [None]
+    if any(table is None for table in tables):
         return reference(x, weights, h0, c0, kind, layers, batch_first, ways)
     if stacked:
-        out, h, c = _launch(given, 0, layers, x, True)
+        out, h, c = _launch(given, 0, layers, x, True, tables[0])
         return out[-1], h, c
     ends = []
-    for first in range(0, layers * ways, ways):
-        x, *end = _launch(given, first, ways, x, False)
+    for first, table in zip(starts, tables, strict=True):
+        x, *end = _launch(given, first, ways, x, False, table)
         ends.append(end)
     if layers == 1:
         return x, *ends[0]
@@ -269,7 +290,9 @@ def run(
     return x, h, c
 
 
-def _launch(given: _Given, first: int, count: int, x: Tensor, stacked: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _launch(
+    given: _Given, first: int, count: int, x: Tensor, stacked: bool, table: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
     """``count`` groups from ``first`` on: all hidden states, with a dimension of groups where those are a stack, else side by side;
     and the last hidden states and cells."""
     groups, net = given.groups(first, count), given.net(count, stacked)
@@ -291,7 +314,6 @@ def _launch(given: _Given, first: int, count: int, x: Tensor, stacked: bool) -> 
     c0 = h0 if given.c0 is None else given.c0[first : first + count]
     h, c = torch.empty_like(h0), torch.empty_like(h0)
     counters = torch.zeros(count * share.blocks * APART, dtype=torch.int32, device=x.device)
-    table = _table(tuple(t.data_ptr() for g in groups for t in (*g, *g)[:4]), x.device)
     kernel: Any = _steps
     kernel[(count * share.slices * share.blocks,)](
         table, projected, h0, c0, out, h, c, counters, x.shape[step], net.batch, *strides,
