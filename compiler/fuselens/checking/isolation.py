@@ -68,7 +68,14 @@ _PRELOADED = (
     "torch._decomp.decompositions",
     "torch._dispatch.python",
 )
-_NOT_PRELOADED = ("fuselens.cli", "fuselens.worker", "fuselens.__main__", "fuselens.codegen.triton")
+# Commands; and what imports Triton, or is needed where kernels are Triton's alone: see Preloads in worker.py.
+_NOT_PRELOADED = (
+    "fuselens.cli",
+    "fuselens.worker",
+    "fuselens.__main__",
+    "fuselens.codegen.triton",
+    "fuselens.runtime.gpu.recurrent",
+)
 _OPTIONS = frozenset(config.Config.__dataclass_fields__)
 _real_exit = os._exit
 
