@@ -1,6 +1,6 @@
 """Writes the tables of the reference pages that come from the code: settings, options and the command line.
 
-    reference.py            brings docs/reference/settings.md and docs/reference/cli.md up to date
+    reference.py            brings settings.md, cli.md and logs.md in docs/reference up to date
     reference.py --check    changes nothing; status 1, and names, where one is not up to date
 
 A page is written by hand but for its tables, which lie between two comments: ``<!-- table: NAME -->`` and ``<!-- end -->``.
@@ -25,9 +25,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "compiler"), str(ROOT / "server")]
 
 from fuselens import cli, config  # noqa: E402
+from fuselens.record import logs  # noqa: E402
 from fuselens_server.client import settings  # noqa: E402
 
-PAGES = tuple(ROOT / "docs" / "reference" / name for name in ("settings.md", "cli.md"))
+PAGES = tuple(ROOT / "docs" / "reference" / name for name in ("settings.md", "cli.md", "logs.md"))
 _TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _NOTHING = "(empty)"
 
@@ -205,6 +206,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "server_options": server_options,
     "compile_options": compile_options,
     "commands": commands,
+    "logs": lambda: table(("log", "what it tells"), [(f"`{name}`", text) for name, text in logs.ARTEFACTS.items()]),
 }
 
 

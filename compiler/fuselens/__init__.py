@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         set_stance,
         substitute_in_graph,
     )
+    from .record.logs import set_logs
     from .record.notices import FuselensWarning
 
 __version__ = "0.1.0"
@@ -55,7 +56,7 @@ __all__ = [
     "RecompileError", "UsageError", "allow_in_graph", "assume_constant_result", "compile", "config",
     "cudagraph_mark_step_begin", "disable", "error_on_graph_break", "example", "explain",
     "graph_break", "is_compiling", "list_backends", "mark_dynamic", "mark_static", "mark_static_address", "mark_unbacked",
-    "maybe_mark_dynamic", "register_backend", "reset", "set_stance", "substitute_in_graph",
+    "maybe_mark_dynamic", "register_backend", "reset", "set_logs", "set_stance", "substitute_in_graph",
 ]  # fmt: skip
 
 
@@ -68,6 +69,10 @@ def __getattr__(name: str) -> Any:
         from .record import notices  # a filter of warnings needs no torch
 
         return notices.FuselensWarning
+    if name == "set_logs":
+        from .record import logs
+
+        return logs.set_logs
     if name in __all__:
         if f"{__name__}.api" not in sys.modules:
             _import_api()

@@ -34,6 +34,7 @@ from .capture.program.size_marks import (
 )
 from .capture.program.switches import error_on_graph_break
 from .config import MODES, Config, from_environment, with_options
+from .config import logs as logs_of_environment
 from .control import (
     allow_in_graph,
     assume_constant_result,
@@ -48,7 +49,7 @@ from .ir.graphs.printable import graph_module
 from .modules import CompiledModule, proxy
 from .pipeline import Recorder, compile_graph, prepare
 from .pipeline.refusals import restoring
-from .record import diagnostics
+from .record import diagnostics, logs
 from .record.report import Frame, Report, RunResult, Span
 
 __all__ = [
@@ -59,6 +60,8 @@ __all__ = [
     "mark_static_address", "mark_unbacked", "maybe_mark_dynamic", "register_backend", "reset", "set_stance", "substitute_in_graph",
     "torch_backend",
 ]  # fmt: skip
+
+logs.from_environment(*logs_of_environment())
 
 F = TypeVar("F", bound=Callable[..., Any])
 Examples = tuple[Any, ...] | Callable[[], tuple[Any, ...]] | None

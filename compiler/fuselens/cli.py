@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .runtime.cache import contents as cache_contents
 
 _SKIPPED = frozenset({"node_modules", "site-packages", "__pycache__", "build", "dist", "venv", "env"})
-_KINDS = "graph, results, cpp, cubin, measured and inputs"
+_KINDS = "graph, results, keys, cpp, cubin, measured and inputs"
 
 
 class UsageError(Exception):

@@ -135,6 +135,12 @@ def from_environment(environ: Mapping[str, str] | None = None, **changes: Any) -
     return dataclasses.replace(config, cache_dir=_absolute(config.cache_dir))
 
 
+def logs(environ: Mapping[str, str] | None = None) -> tuple[str, str, str]:
+    """What the environment asks to be logged, in which format, and into which file."""
+    env = os.environ if environ is None else environ
+    return env.get("FUSELENS_LOGS", ""), env.get("FUSELENS_LOGS_FORMAT", ""), env.get("FUSELENS_LOGS_OUT", "")
+
+
 def _absolute(path: Path) -> Path:
     """``path`` wherever the process goes; where no home folder is known it stays below ``~``, which nobody can use."""
     try:

@@ -8,10 +8,12 @@ call means is in ``calls/``; what a value answers is in ``values/``.
 from __future__ import annotations
 
 import contextlib
+import linecache
 import types
 from collections.abc import Iterator
 from typing import Any
 
+from ..record import logs
 from ..record.report import Frame, Span
 from . import classify, registered
 from .breaks import Break, FrameUnsupported, Raised, raising
@@ -158,6 +160,7 @@ class Machine:
         instructions have run (False)."""
         prog, tracer = self.program, self.tracer
         micros = prog.micros
+        told = self._line if logs.wanted("trace_source") else None
         while True:
             if self.steps == stop_at:
                 return False
@@ -169,6 +172,8 @@ class Machine:
                     why=f"more than {MAXIMUM_STEPS} instructions were unrolled",
                 )  # fmt: skip
             self.set_span()
+            if told is not None:
+                told()
             self.next = self.at + 1
             try:
                 for micro in micros[self.at]:
@@ -187,6 +192,16 @@ class Machine:
             self.at = self.next
             if self.yielded is not None:
                 return False
+
+    def _line(self) -> None:
+        """Says, once, which line is traced now."""
+        span = self.tracer.span
+        if span is None or span.file != self.code.co_filename or self.instruction.op == "RESUME":
+            return
+        if (span.file, span.line) != self.tracer.told_line:
+            self.tracer.told_line = (span.file, span.line)
+            text = linecache.getline(span.file, span.line).strip()
+            logs.line(self.code.co_qualname, span.file, span.line, self.depth, text)
 
     def _locate(self, event: Break | Raised) -> None:
         if event.span is None:

@@ -14,40 +14,30 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
-import math
-import operator
-import os
-import platform
-import sys
+import json
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch import fx
 
 from .. import torch_private
-from ..config import Config, cache_key
+from ..config import Config
 from ..ir.contracts.signature import SavedValue, Sharing, Signature
 from ..record import report
 from ..runtime.cache.store import Cache, key_of
-from ..runtime.measure import machine
 from ..torch_private.fake_results import Layout
+from .cache_keys import Key, own_sources, told, versions, why_missing
 from .entries import Form, NotStorable
 
 if TYPE_CHECKING:
-    from ..capture.frame.frame import Captured
     from ..ir.contracts.source import Generated
 
 T = TypeVar("T")
-_KIND, _RESULTS = "graph", "results"
+_KIND, _RESULTS, _KEYS = "graph", "results", "keys"
 _LIMIT = 2**20  # bytes of constants in one entry
-_PLAIN = frozenset({
-    int, float, bool, complex, str, type(None), type(...), torch.dtype, torch.device, torch.layout, torch.memory_format,
-})  # fmt: skip
-_SEQUENCES = (tuple, list, torch.Size)
+_TOLD = 8  # keys of one frame whose parts are kept
 
 
 @dataclass(frozen=True)
@@ -84,15 +74,33 @@ class Entry:
 
 
 class GraphCache:
-    """Entries of one captured graph. ``key`` is None where it has none."""
+    """Entries of one captured graph, where its key has a name."""
 
-    def __init__(self, config: Config, key: str | None) -> None:
+    def __init__(self, config: Config, key: Key) -> None:
         self.cache = Cache(config.cache_dir)
         self.key = key
 
     def load(self) -> Entry | None:
         """The entry of the captured graph and its forward."""
         return self._get("forward", Entry)
+
+    def why_missing(self) -> str:
+        """Why there is no such entry."""
+        return f"it has no key: {self.key.why}" if self.key.why else why_missing(self.key, self._told())
+
+    def _told(self) -> list[dict[str, Any]]:
+        """The parts of the last keys of this graph's frame, newest first."""
+        try:
+            found = json.loads(self.cache.get(_KEYS, self.key.frame, ".json") or b"[]")
+        except ValueError:
+            return []
+        return [k for k in found if isinstance(k, dict)] if isinstance(found, list) else []
+
+    def _tell(self) -> None:
+        """Keeps the parts of this key for those who miss it."""
+        now = told(self.key)
+        others = [k for k in self._told() if k.get("name") != self.key.name]
+        self.cache.put(_KEYS, self.key.frame, json.dumps([now, *others][:_TOLD]).encode(), ".json")
 
     def load_backward(self) -> Program | None:
         """The entry of the backward, which there is once it has been compiled."""
@@ -101,18 +109,21 @@ class GraphCache:
     def store(self, phase: str, content: Entry | Program) -> None:
         """Keeps ``content``, unless something in it cannot be kept."""
         program = content.forward if isinstance(content, Entry) else content
-        if self.key is None or sum(t.numel() * t.element_size() for t in program.constants.values()) > _LIMIT:
+        if not self.key.name or sum(t.numel() * t.element_size() for t in program.constants.values()) > _LIMIT:
             return
         with contextlib.suppress(NotStorable):
-            self.cache.put(_KIND, self.key, _form().written(content), f".{phase}")
+            self.cache.put(_KIND, self.key.name, _form().written(content), f".{phase}")
+            if phase == "forward":
+                self._tell()
 
     def _get(self, phase: str, kind: type[T]) -> T | None:
-        data = None if self.key is None else self.cache.get(_KIND, self.key, f".{phase}")
-        if data is None or self.key is None:
+        name = self.key.name
+        data = self.cache.get(_KIND, name, f".{phase}") if name else None
+        if data is None:
             return None
         content = _read(data, kind)
         if content is None:
-            self.cache.discard(self.cache.path(_KIND, self.key, f".{phase}"))
+            self.cache.discard(self.cache.path(_KIND, name, f".{phase}"))
         return content
 
 
@@ -178,150 +189,4 @@ def was_captured(config: Config, code: types.CodeType) -> bool:
 
 def _results_key(code: types.CodeType) -> str:
     name = [code.co_filename, code.co_qualname, code.co_firstlineno]
-    return key_of({"code": name, "versions": _versions(), "sources": _own_sources()})
-
-
-class _Nameless(Exception):
-    """The graph holds something that has no name which means the same in another process."""
-
-
-def key_for(
-    captured: Captured, config: Config, shared: Sharing, *, graph: int, texts: bool, host: tuple[Any, ...]
-) -> str | None:  # fmt: skip
-    """The key of a captured graph whose inputs share memory as ``shared`` says; None where it has none.
-
-    ``host`` is what code is generated for, and how it is called: the processor, or the cards.
-    """
-    if captured.sizes is not None:
-        return None
-    state = torch_private.tracing_state()
-    if state is None:
-        return None
-    try:
-        return key_of({
-            "graph": list(_nodes(captured.module.graph)),
-            "inputs": _inputs(captured.fakes),
-            "frame": [captured.frame, graph, _span(captured.span), captured.grad_enabled],
-            "sharing": repr(shared),
-            "config": cache_key(config),
-            "texts": texts,
-            "state": state,
-            "versions": _versions(),
-            "sources": _own_sources(),
-            "machine": [platform.machine(), platform.system(), *host, machine()],
-        })  # fmt: skip
-    except _Nameless:
-        return None
-
-
-def _versions() -> list[str]:
-    return [torch.__version__, str(torch.version.git_version), sys.version]
-
-
-@functools.cache
-def _own_sources() -> str:
-    """A digest of this compiler."""
-    digest = hashlib.sha256()
-    root = os.path.dirname(os.path.dirname(__file__))
-    for folder, folders, files in os.walk(root):  # with pathlib it takes twice as long
-        folders.sort()
-        for path in sorted(os.path.join(folder, name) for name in files if name.endswith(".py")):
-            with open(path, "rb", buffering=0) as file:
-                digest.update(b"%s\0%s\0" % (path[len(root) :].encode(), file.read()))
-    return digest.hexdigest()
-
-
-def _inputs(fakes: Sequence[Any]) -> list[Any]:
-    """The inputs' metadata. Inputs that are one object say where it came first."""
-    first: dict[int, int] = {}
-    return [[first.setdefault(id(f), i), _value(f)] for i, f in enumerate(fakes)]
-
-
-def _value(value: Any) -> Any:
-    """Metadata of a tensor of integer sizes, or a number."""
-    if not isinstance(value, torch.Tensor):
-        return _plain(value)
-    if value.layout is not torch.strided or value.is_quantized or value.is_conj() or value.is_neg():
-        raise _Nameless
-    return [
-        type(value).__qualname__, str(value.dtype), str(value.device), *map(int, value.shape), "strides",
-        *map(int, value.stride()), int(value.storage_offset()), value.requires_grad, value.is_leaf, value.is_inference(),
-    ]  # fmt: skip
-
-
-def _nodes(graph: fx.Graph) -> Iterator[list[Any]]:
-    numbers: dict[fx.Node, int] = {}
-    for i, node in enumerate(graph.nodes):
-        numbers[node] = i
-        written = [node.op, node.name, _span(node.meta.get("span")), _frames(node.meta.get("stack"))]
-        if node.op == "placeholder":
-            written += [node.meta.get("source"), _value(node.meta.get("val"))]
-        else:
-            written += [_target(node), _argument(node.args, numbers), _argument(node.kwargs, numbers)]
-        yield written
-
-
-def _target(node: fx.Node) -> str:
-    target = node.target
-    if node.op == "output":
-        return ""
-    if node.op == "call_method" and isinstance(target, str):
-        method = getattr(torch.Tensor, target, None)
-        if isinstance(method, (types.MethodDescriptorType, types.WrapperDescriptorType)) or _is_torchs(method):
-            return target
-    if node.op == "call_function":
-        if isinstance(target, torch_private.Operation):
-            return f"numpy {target.kind} {target.name}"
-        if torch_private.is_torch_operator(target):
-            return f"operator {target}"
-        name = getattr(target, "__name__", "")
-        module = getattr(target, "__module__", None) or ""
-        if isinstance(target, types.BuiltinFunctionType):
-            if target in (getattr(m, name, None) for m in (torch, operator, math, torch_private.VARIABLE_FUNCTIONS)):
-                return f"builtin {name}"
-            if module.startswith("torch.") and getattr(sys.modules.get(module), name, None) is target:
-                return f"{module}.{name}"
-        elif isinstance(target, types.FunctionType) and _is_torchs(target):
-            return f"{module}.{target.__qualname__}"
-    raise _Nameless
-
-
-def _is_torchs(function: Any) -> bool:
-    """Whether a Python function is what its module, one of torch's or ours, has under its name."""
-    module = getattr(function, "__module__", None) or ""
-    if not module.startswith(("torch.", "fuselens.")) and module != "torch":
-        return False
-    found: Any = sys.modules.get(module)
-    for part in function.__qualname__.split("."):
-        found = getattr(found, part, None)
-    return found is function
-
-
-def _argument(value: Any, numbers: dict[fx.Node, int]) -> Any:
-    if isinstance(value, fx.Node):
-        return ["node", numbers[value]]
-    if isinstance(value, _SEQUENCES):
-        return [type(value).__name__, *(_argument(v, numbers) for v in value)]
-    if isinstance(value, dict):
-        return ["dict", *([_argument(k, numbers), _argument(v, numbers)] for k, v in value.items())]
-    if isinstance(value, slice):
-        return ["slice", *(_argument(v, numbers) for v in (value.start, value.stop, value.step))]
-    return _plain(value)
-
-
-def _plain(value: Any) -> list[str]:
-    if type(value) not in _PLAIN:
-        raise _Nameless
-    return [type(value).__name__, repr(value)]
-
-
-def _span(span: Any) -> Any:
-    if span is None:
-        return None
-    if type(span) is not report.Span:
-        raise _Nameless
-    return [span.file, span.line, span.column, span.end_line, span.end_column]
-
-
-def _frames(stack: Any) -> Any:
-    return None if not stack else [[f.function, _span(f.span)] for f in stack]
+    return key_of({"code": name, "versions": versions(), "sources": own_sources()})

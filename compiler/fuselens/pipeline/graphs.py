@@ -24,8 +24,9 @@ from ..runtime import memory
 from ..runtime.build import host_isa
 from ..runtime.gpu import triton_worker
 from . import gpu, programs
+from .cache_keys import Key, key_for
 from .effects import with_effects
-from .graph_cache import GraphCache, key_for
+from .graph_cache import GraphCache
 from .parts import Compiler, decided_by_data
 from .recorder import Recorder, Run
 from .refusals import eagerly, or_eager, restoring, watched
@@ -195,6 +196,9 @@ class _Traced:
         if self.again:
             self.entry = None
 
+    def why_missing(self) -> str:
+        return "its backward was not compiled before" if self.again else self.cache.why_missing()
+
     @functools.cached_property
     def joint(self) -> Joint:
         return self._trace()
@@ -225,11 +229,12 @@ def _trace(run: Run, shared: Sharing) -> _Traced:
                 device="cuda" if run.for_absent_gpu else "",
             )
 
-    key = None
+    key = Key(why="it is not compiled to kernels that run here, or its constants are frozen")
     if run.loops and not config.freezing and not run.for_absent_gpu:
         host = (host_isa(config), programs.has_cpp_hosts(), *(gpu.cards(captured) if on_gpu else ()))
         key = key_for(captured, config, shared, graph=run.graph.id, texts=run.recorder.texts, host=host)
     traced = _Traced(GraphCache(config, key), trace)
+    run.looked_up("graph", traced.entry is not None, "" if traced.entry is not None else traced.why_missing())
     for diagnostic in traced.cache.cache.drain():
         run.say(diagnostic)
     return traced
@@ -243,7 +248,7 @@ def _compile_traced(traced: _Traced, run: Run, *, constants: Mapping[int, Any] |
 
         return compile_joint(traced.joint, run, traced.cache, again=traced.again, constants=constants or {})
     run.graph.training = entry.training
-    run.graph.decisions += entry.decisions
+    run.decided(entry.decisions)
     for stage in entry.stages:
         run.keep(stage)
     return with_effects(

@@ -56,7 +56,7 @@ def _inference(joint: Joint, run: Run, cache: GraphCache, constants: Mapping[int
     module = forward_only(joint)
     if constants:
         with run.stage("freeze"), torch_private.autocast_off():
-            run.graph.decisions += freeze(module, constants)
+            run.decided(freeze(module, constants))
     if run.loops:
         _lay_out([module.graph], lambda: (), run)
     bind, written = _programmed(module, run, keep, writes=joint.signature.new_values(), constants=constants)
@@ -75,7 +75,7 @@ def _training(joint: Joint, run: Run, cache: GraphCache, again: bool) -> Callabl
         parts = partition(joint, memory_budget=run.config.memory_budget, fuses=fuses)
     if run.loops:
         _lay_out([parts.forward.graph, parts.backward.graph], parts.passed, run)
-    run.graph.decisions += parts.decisions
+    run.decided(parts.decisions)
     run.record("forward", "py", lambda: graph_text.show(parts.forward.graph, f"forward{run.graph.id}"))
     run.record("backward", "py", lambda: graph_text.show(parts.backward.graph, f"backward{run.graph.id}"))
     saved_results = {s.index for s in parts.saved if s.source != "input"}
@@ -135,7 +135,7 @@ def _programmed(
     ran = through(LOOPS, simplified.also_on_cpu, quiet=True) if absent else shown
     program = _program(shown, ran)
     stages = run.graph.stages[first:]
-    programs.say(program, run.graph)
+    programs.say(program, run)
     if run.target == "cuda" and program.generated.triton is not None:
         from ..runtime.gpu.launch import compile_ahead
 

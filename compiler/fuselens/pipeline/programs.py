@@ -21,9 +21,10 @@ def donates() -> bool:
     return has_cpp_hosts() and host_program.donates()
 
 
-def say(program: Program, record: report.Graph) -> None:
+def say(program: Program, run: Run) -> None:
     """Puts what the stages decided into the report."""
-    record.decisions += program.decisions
+    record = run.graph
+    run.decided(program.decisions)
     record.memory += program.memory
     record.externs += program.externs
     record.structure += program.structure
@@ -32,7 +33,7 @@ def say(program: Program, record: report.Graph) -> None:
 def from_cache(program: Program, run: Run) -> Call:
     for stage in program.stages:
         run.keep(stage)
-    say(program, run.graph)
+    say(program, run)
     return bound(program, run)
 
 
@@ -43,6 +44,7 @@ def bound(program: Program, run: Run) -> Call:
         built = build(program, generated, config, run.target, run.phase)
     record.timings += [report.Timing(run.named(t.stage), t.seconds) for t in built.timings]
     record.cached = built.cached and (run.phase == "forward" or record.cached)
+    run.looked_up(run.named("kernels"), built.cached, "" if built.cached else "they were not built before")
     for diagnostic in built.diagnostics:
         run.say(diagnostic)
     if run.recorder.follower is not None or run.recorder.probed is not None:

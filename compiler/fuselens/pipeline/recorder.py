@@ -19,7 +19,7 @@ from ..capture.frame.frame import Captured, Facts
 from ..capture.tracing.tracer import describe_tensor
 from ..config import Config
 from ..inputs import recorded_inputs
-from ..record import notices, report
+from ..record import logs, notices, report
 from ..record.diagnostics import make
 from . import graph_cache
 
@@ -40,8 +40,8 @@ class Recorder:
         self, function: str, file: str, span: report.Span | None, config: Config, texts: bool, backwards: bool = False
     ) -> None:
         self.report = report.Report(function, file, span, target=config.target)
-        self.config = config
-        self.texts = texts or bool(config.print_after) or config.dump is not None
+        self.config = replace(config, assembly=("all",)) if logs.wants_assembly() else config
+        self.texts = texts or bool(config.print_after) or config.dump is not None or logs.wants_texts()
         self.backwards = self.texts or backwards
         self.progress: Callable[[str], None] | None = None
         self.follower: live.Follower | None = None
@@ -72,6 +72,7 @@ class Recorder:
         self.follower.call(tuple(report.Shape(n, where, describe_tensor(a, None)) for n, a in given), recorded)
 
     def on_break(self, diagnostic: report.Diagnostic) -> None:
+        logs.finding(self.report.function, self.report.file, diagnostic, "graph_breaks")
         if self.follower is not None:
             self.follower.finding(diagnostic)
         key = (diagnostic.code, diagnostic.span)
@@ -82,6 +83,7 @@ class Recorder:
     def on_diagnostic(self, diagnostic: report.Diagnostic) -> None:
         if diagnostic.code in _HEARD:
             notices.warn(diagnostic, diagnostic.explanation if diagnostic.code == "FL402" else "")
+        logs.finding(self.report.function, self.report.file, diagnostic)
         if self.follower is not None:
             self.follower.finding(diagnostic)
         key = (diagnostic.code, diagnostic.span, diagnostic.message)
@@ -92,6 +94,12 @@ class Recorder:
     def on_frame(self, facts: Facts) -> None:
         if self.follower is not None:
             self.follower.shapes(tuple(facts.shapes))
+        whose = self.report.function, self.report.file, facts.frame
+        logs.guards(*whose, facts.guards)
+        logs.symbols(*whose, facts.symbols)
+        logs.shapes(*whose, facts.shapes)
+        if facts.codes is not None:
+            logs.bytecode(*whose, *facts.codes)
         seen = {(g.source, g.expression) for g in self.report.guards}
         self.report.guards += [g for g in facts.guards if (g.source, g.expression) not in seen]
         self.report.symbols += [s for s in facts.symbols if s not in self.report.symbols]
@@ -211,7 +219,25 @@ class Run:
         try:
             yield
         finally:
-            self.graph.timings.append(report.Timing(name, time.perf_counter() - start))
+            took = report.Timing(name, time.perf_counter() - start)
+            self.graph.timings.append(took)
+            logs.timing(*self._whose, took)
+
+    @property
+    def _whose(self) -> tuple[str, str, int]:
+        return self.recorder.report.function, self.recorder.report.file, self.graph.id
+
+    def looked_up(self, what: str, found: bool, why: str = "") -> None:
+        """The cache was asked for ``what``: the graph, or its kernels."""
+        function, file, number = self._whose
+        if what == "graph":
+            self.graph.cache = "found" if found else why
+        logs.cache(function, file, number, what, found, why)
+
+    def decided(self, decisions: Sequence[report.Decision]) -> None:
+        """Puts choices of a stage into the report."""
+        self.graph.decisions += decisions
+        logs.decisions(*self._whose, decisions)
 
     def record(self, name: str, suffix: str, make_text: Callable[[], tuple[str, tuple[report.Line, ...]]]) -> None:
         if self.recorder.texts:
@@ -224,6 +250,7 @@ class Run:
 
     def keep(self, stage: report.Stage) -> None:
         self.graph.stages.append(stage)
+        logs.stage(*self._whose, stage)
         wanted = self.config.print_after
         base = stage.name.split(".")[0]
         if stage.name in wanted or base in wanted or "all" in wanted:

@@ -33,9 +33,7 @@ def or_eager(make: Callable[[], Callable[..., Any]], run: Run) -> Callable[..., 
 
     def refused(why: report.Diagnostic) -> Callable[..., Any]:
         graph.fallback = True
-        graph.decisions.append(
-            report.Decision(why.code, "fallback", f"graph {graph.id}", why.message, run.captured.span)
-        )
+        run.decided([report.Decision(why.code, "fallback", f"graph {graph.id}", why.message, run.captured.span)])
         return eagerly(run.captured)
 
     return or_else(make, refused, run)

@@ -593,6 +593,13 @@ TABLE: dict[str, Entry] = {
             "Arguments are given with a comment in the file, say `# fuselens: --data mnist`, or in `.vscode/launch.json`.",
             severity="hint",
         ),
+        _e(
+            "FL925",
+            "unknown log",
+            "the environment asks for logs that there are not: {what}",
+            "FUSELENS_LOGS names what is said while functions are compiled; the other names in it hold.",
+            "Known are {known}. `+name` says more, `-name` nothing. FUSELENS_LOGS_FORMAT is text or json.",
+        ),
     )
 }
 

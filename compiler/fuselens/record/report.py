@@ -269,7 +269,8 @@ class Graph:
     structure: list[Operation] = field(default_factory=list)  # where texts are wanted
     timings: list[Timing] = field(default_factory=list)
     training: bool = False
-    cached: bool = False
+    cached: bool = False  # its kernels were built before
+    cache: str = ""  # "found", or why the cache did not have what becomes of it; "" where it was not asked
     fallback: bool = False  # True when the graph runs eagerly, as captured
     part_of: int | None = None  # the graph whose numbers or sizes that data decides lie around this one
 

@@ -15,7 +15,7 @@ from . import diagnostics, live_memory
 from .fusion_sentences import why_apart
 from .live_memory import bytes_text as bytes_text
 from .plain import to_plain
-from .report import Diagnostic, FileReport, Graph, Guard, Report, RunResult, Span, Stage, Symbol, Timing
+from .report import Decision, Diagnostic, FileReport, Graph, Guard, Report, RunResult, Span, Stage, Symbol, Timing
 
 SourceOf = Callable[[str], str | None]
 """The text of a file, None when it cannot be had. Views never open files by themselves."""
@@ -174,7 +174,7 @@ def explain(report: Report, source_of: SourceOf | None = None) -> str:
     out += [inputs_text(report)] if report.inputs else []
     out += _section("Breaks", (diagnostic_text(b, source_of, full=True) for b in report.breaks))
     out += _section("Diagnostics", (diagnostic_text(d, source_of, full=True) for d in report.diagnostics))
-    out += _section("Symbols", (_symbol_text(s) for s in report.symbols))
+    out += _section("Symbols", (symbol_text(s) for s in report.symbols))
     out += _section("Guards", _guards_text(report.guards, report.file))
     out += _section("Shapes", (f"{s.span.place(report.file)}: {s.name} is {s.tensor}" for s in report.shapes))
     for graph in report.graphs:
@@ -191,7 +191,7 @@ def _section(title: str, entries: Iterable[str]) -> list[str]:
     return ["", title, *("\n".join(f"  {line}" for line in entry.splitlines()) for entry in body)]
 
 
-def _symbol_text(symbol: Symbol) -> str:
+def symbol_text(symbol: Symbol) -> str:
     lower, upper = ("" if bound is None else str(bound) for bound in (symbol.lower, symbol.upper))
     hint = f", here {symbol.hint}" if symbol.hint is not None else ""
     return f"{symbol.name} = {symbol.source} ({f'{lower} … {upper}'.strip()}{hint})"
@@ -222,13 +222,20 @@ def _graph_text(graph: Graph, file: str) -> list[str]:
     for d in graph.decisions:
         if d.verdict in ("saved", "recomputed"):
             continue
-        line = f", {d.span.place(file)}" if d.span else ""
-        out.append(f"{d.verdict}: {d.subject} ({d.code}{line}): {why_apart(d) if d.code == 'FL411' else d.reason}")
-        out += [f"  {seconds_text(seconds):>9}  {name}" for name, seconds in d.candidates]
+        out.append(decision_text(d, file))
     out += [f"{t.stage:<16} {seconds_text(t.seconds)}" for t in graph.timings]
     if graph.stages:
         out.append(f"stages: {', '.join(s.name for s in graph.stages)}")
     return out
+
+
+def decision_text(made: Decision, file: str) -> str:
+    """A choice, its reason, and what was measured for it."""
+    line = f", {made.span.place(file)}" if made.span else ""
+    why = why_apart(made) if made.code == "FL411" else made.reason
+    out = [f"{made.verdict}: {made.subject} ({made.code}{line}): {why}"]
+    out += [f"  {seconds_text(seconds):>9}  {name}" for name, seconds in made.candidates]
+    return "\n".join(out)
 
 
 def run_text(result: RunResult) -> str:

@@ -24,6 +24,7 @@ from torch import fx
 from ... import torch_private
 from ...config import Config
 from ...ir.graphs.straight_line import straight_line
+from ...record import logs
 from ...record.diagnostics import as_line, make, raised
 from ...record.notices import FuselensWarning
 from ...record.report import Diagnostic, Guard, Shape, Span, Symbol
@@ -97,6 +98,7 @@ class Facts:
     guards: list[Guard] = field(default_factory=list)
     shapes: list[Shape] = field(default_factory=list)
     symbols: list[Symbol] = field(default_factory=list)
+    codes: tuple[types.CodeType, types.CodeType] | None = None  # the frame's own, and what replaces it
 
 
 @dataclass(slots=True)
@@ -290,6 +292,11 @@ class FrameCompiler:
         span = guards[check].span if check < len(guards) else None
         what = f"`{code.co_qualname}`, because of {why}"
         diagnostic = make("FL201", span or _first_span(code), what=what)
+        if logs.wanted("recompiles", logging.DEBUG):
+            with torch_private.without_torch_function():
+                for number, (other, failed) in enumerate(reversed(misses)):
+                    because = mismatch(other.guards, failed, other.info.texts, function, args)
+                    logs.missed(code.co_qualname, code.co_filename, number, because)
         if self.config.error_on_recompile or stance.current() == "fail_on_recompile":
             raise RecompileError(dataclasses.replace(diagnostic, severity="error"))
         self.recorder.on_diagnostic(diagnostic)
@@ -357,7 +364,7 @@ class FrameCompiler:
         explore = self.config.explore
         replacement = emitter.returning(machine.result) if machine.result is not None else emitter.breaking(explore)
         _guard_surroundings(tracer, grad_enabled)
-        facts = Facts(code.co_name)
+        facts = Facts(code.co_name, codes=(code, replacement.code))
         if tracer.sizes is not None:
             facts.symbols = self._symbols(tracer, tracer.sizes)
             for resumed, variables in emitter.resumed:

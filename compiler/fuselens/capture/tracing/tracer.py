@@ -73,6 +73,7 @@ class Tracer:
         self.generators: list[GeneratorValue] = []
         self.root: Machine | None = None  # the outermost frame's
         self.steps = 0  # instructions run so far, in all frames
+        self.told_line: tuple[str, int] | None = None  # the last that the log was told of
         self.takes_scalars = False  # a number taken from a tensor may stay in the graph
         self.restored: set[int] = set()  # inputs that the graph writes to before it checks values
         self.span: Span | None = None  # of the instruction being executed, in user code

@@ -29,7 +29,7 @@ SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
 TAG_TEXT = SIGNATURE + b"\n# This folder is a cache that fuselens made: `fuselens cache --clear` empties it.\n"
 KINDS = {  # what entries are called: <kind>/<two digits>/<forty digits><suffix>
     "graph": (".forward", ".backward"), "results": ("",), "cpp": (".so",), "cubin": ("",), "measured": (".json",), "inputs": (".json",),
-    "live": (),
+    "keys": (".json",), "live": (),
 }  # fmt: skip
 SCRATCH = re.compile(r"\.making-[a-z0-9_]{8}")  # private folders, in which entries are made
 ROOM = 1 << 20  # bytes that a temporary folder must take
