@@ -24,7 +24,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "compiler"), str(ROOT / "server")]
 
-from fuselens import cli, config  # noqa: E402
+from fuselens import config  # noqa: E402
+from fuselens.cli.parser import parser  # noqa: E402
 from fuselens.record import logs  # noqa: E402
 from fuselens_server.client import settings  # noqa: E402
 
@@ -151,23 +152,28 @@ def _default(value: Any) -> str:
 
 def commands() -> str:
     """Every command with its arguments, from the parser itself."""
-    parser = cli._parser()
-    (chosen,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    about = {action.dest: action.help or "" for action in chosen._choices_actions}
-    parts = [table(("option", "meaning"), list(_arguments(parser)))]
-    for name, command in chosen.choices.items():
-        usage = " ".join([parser.prog, name, *_usage(command)])
-        parts += [f"## fuselens {name}", _sentence(about[name]), f"```text\n{usage}\n```"]
-        if rows := list(_arguments(command)):
-            parts.append(table(("argument", "meaning"), rows))
-    return "\n\n".join(parts)
+    whole = parser()
+    return "\n\n".join([table(("option", "meaning"), list(_arguments(whole))), *_commands(whole, "##")])
+
+
+def _commands(parent: argparse.ArgumentParser, head: str) -> Iterator[str]:
+    for chosen in (action for action in parent._actions if isinstance(action, argparse._SubParsersAction)):
+        about = {action.dest: action.help or "" for action in chosen._choices_actions}
+        for name, command in chosen.choices.items():
+            yield from (f"{head} {command.prog}", _sentence(about[name]))
+            yield "```text\n" + " ".join([command.prog, *_usage(command)]) + "\n```"
+            if rows := list(_arguments(command)):
+                yield table(("argument", "meaning"), rows)
+            yield from _commands(command, f"{head}#")
 
 
 def _usage(parser: argparse.ArgumentParser) -> Iterator[str]:
     if any(action.option_strings and action.dest != "help" for action in parser._actions):
         yield "[OPTIONS]"
     for action in parser._actions:
-        if not action.option_strings:
+        if isinstance(action, argparse._SubParsersAction):
+            yield f"[{action.metavar}]"
+        elif not action.option_strings:
             name = str(action.metavar or action.dest.upper())
             yield {"+": f"{name} [{name} ...]", "?": f"[{name}]", argparse.REMAINDER: "..."}.get(
                 str(action.nargs), name

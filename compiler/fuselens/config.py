@@ -52,6 +52,7 @@ class Config:
     preview: bool = False  # in a check: look at a file that compiles nothing as if it compiled its modules
     as_mode: str = ""  # in a check: compile with this mode in place of the one that the author states
     cache_dir: Path = field(default_factory=lambda: _absolute(Path("~/.cache/fuselens")))
+    cache_limit: int = 10 << 30  # bytes of the cache; what was not used for longest goes first; 0: no limit
     cxx: str = ""  # empty: $CXX, else g++, clang++, ziglang
     cpu_isa: str = ""  # "", "avx2", "avx512", "neon", "scalar"
     print_after: tuple[str, ...] = ()
@@ -75,6 +76,8 @@ class Config:
             raise ValueError(
                 f"cuda_graph_memory is {self.cuda_graph_memory}: give a part of the GPU's memory, from 0 to 1"
             )
+        if self.cache_limit < 0:
+            raise ValueError(f"cache_limit is {self.cache_limit}: give bytes, or 0 for no limit")
         if not 0.0 < self.build_limit <= _WEEK:
             raise ValueError(f"build_limit is {self.build_limit}: give seconds, from more than 0 to {_WEEK}")
 
@@ -114,6 +117,11 @@ def from_environment(environ: Mapping[str, str] | None = None, **changes: Any) -
         values["cache_dir"] = Path(env["FUSELENS_CACHE_DIR"])
     elif env.get("XDG_CACHE_HOME"):
         values["cache_dir"] = Path(env["XDG_CACHE_HOME"]) / "fuselens"
+    if env.get("FUSELENS_CACHE_LIMIT"):
+        try:
+            values["cache_limit"] = bytes_of(env["FUSELENS_CACHE_LIMIT"])
+        except ValueError as error:
+            raise ValueError(f"FUSELENS_CACHE_LIMIT: {error}") from None
     if env.get("FUSELENS_PRINT_AFTER"):
         values["print_after"] = tuple(s.strip() for s in env["FUSELENS_PRINT_AFTER"].split(",") if s.strip())
     if env.get("FUSELENS_DUMP"):
@@ -139,6 +147,17 @@ def logs(environ: Mapping[str, str] | None = None) -> tuple[str, str, str]:
     """What the environment asks to be logged, in which format, and into which file."""
     env = os.environ if environ is None else environ
     return env.get("FUSELENS_LOGS", ""), env.get("FUSELENS_LOGS_FORMAT", ""), env.get("FUSELENS_LOGS_OUT", "")
+
+
+_BYTES = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]i?)?B?", re.IGNORECASE)
+
+
+def bytes_of(text: str) -> int:
+    """``500MiB`` or ``2GiB`` in bytes. Raises ValueError."""
+    found = _BYTES.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is no size: give bytes, or a number with KiB, MiB, GiB or TiB")
+    return int(float(found[1]) * 1024 ** (1 + "kmgt".index(found[2][0].lower()) if found[2] else 0))
 
 
 def _absolute(path: Path) -> Path:
@@ -192,8 +211,8 @@ def assembly_of(config: Config) -> frozenset[str]:
 _APART = frozenset({
     "fullgraph", "dynamic", "symbolic_module_integers", "capture_scalar_outputs", "capture_dynamic_output_shape_ops",
     "recompile_limit", "accumulated_recompile_limit", "error_on_recompile", "guard_costs", "cuda_graph_memory", "keep_freed_memory",
-    "build", "build_limit", "explore", "weightless", "execution", "preview", "as_mode", "cache_dir", "print_after", "dump", "strict",
-    "live", "assembly", "triton_variables",
+    "build", "build_limit", "explore", "weightless", "execution", "preview", "as_mode", "cache_dir", "cache_limit", "print_after",
+    "dump", "strict", "live", "assembly", "triton_variables",
 })  # fmt: skip
 
 

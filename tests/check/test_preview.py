@@ -103,9 +103,7 @@ def test_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     file.write_text(HEAD + NET)
     assert cli.main(["check", str(file)]) == 0
     assert (
-        capsys.readouterr()
-        .out.strip()
-        .endswith("net.py: no annotated functions; `--preview` looks at 1 module as if it compiled them")
+        capsys.readouterr().out.strip().endswith("; `--preview` looks at 1 module as if it compiled them\n0 functions.")
     )
     assert cli.main(["check", "--preview", str(file)]) == 0
-    assert "Net.forward: 1 graph" in capsys.readouterr().out
+    assert "  Net.forward  1 graph " in capsys.readouterr().out

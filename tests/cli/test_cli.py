@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -49,17 +51,26 @@ def fuselens(*arguments: object, cwd: Path | None = None, **environment: str) ->
 def test_check(good: Path) -> None:
     done = fuselens("check", good)
     assert done.returncode == 0, done.stderr
-    assert f"{good}:6:5: double: 1 graph · 0 breaks · " in done.stdout
+    assert re.fullmatch(
+        r".*/good.py\n  double  1 graph    1 kernel  [\d.]+ m?s *\n1 function: 1 whole. Details: fuselens explain FILE\n",
+        done.stdout,
+    ), done.stdout
+    done = fuselens("check", "-v", "good.py", cwd=good.parent)
+    assert "good.py:6:5: double: 1 graph · 0 breaks · " in done.stdout
+    assert "forward kernel " in done.stdout
 
 
-def test_check_shows_breaks_with_an_excerpt(tmp_path: Path) -> None:
+def test_check_shows_breaks_and_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "prints.py"
     path.write_text(PRINTS)
-    done = fuselens("check", path)
+    done = fuselens("check", "prints.py", cwd=tmp_path)
     assert done.returncode == 0
-    assert "warning FL103" in done.stdout
-    assert "^^^" in done.stdout
-    done = fuselens("check", path, "--fail-on-break", "--sarif")
+    assert done.stdout.startswith("prints.py\n  double  2 graphs  1 break  2 kernels")
+    assert "\n    8:5  FL103  `print` prints\n                Remove the call, or guard it" in done.stdout
+    assert "\n1 function: 1 with breaks. " in done.stdout
+    verbose = fuselens("check", "-v", path).stdout
+    assert "warning FL103" in verbose and "^^^" in verbose
+    done = fuselens("check", path, "--fail-on-break", "--format", "sarif")
     assert done.returncode == 1
     assert "FL103" in [result["ruleId"] for result in json.loads(done.stdout)["runs"][0]["results"]]
 
@@ -84,28 +95,28 @@ def test_check_directory_with_every_kind_of_bad_file(good: Path) -> None:
     assert done.returncode == 1
     assert len(done.stderr) < 200_000
     for name, (_, code) in bad.items():
-        line = f"{good.parent / name}.py:8:" if code else f"{good.parent / name}.py:6:5: double: 1 graph"
-        assert any(text.startswith(line) and code in text for text in done.stdout.splitlines()), (name, done.stdout)
-    assert "good.py:6:5: double: 1 graph" in done.stdout
-    assert "hint FL901: `lonely`" in done.stdout
+        _, _, said = done.stdout.partition(f"{good.parent / name}.py\n")
+        assert re.match(rf"  8:\d+  {code}  " if code else "  double  1 graph ", said), (name, done.stdout)
+    assert "good.py\n  double  1 graph " in done.stdout
+    assert re.search(r"lonely  not compiled\n    3:5  FL901  `lonely` has no example inputs", done.stdout), done.stdout
     assert "unrelated" not in done.stdout
     assert "hidden" not in done.stdout
 
 
 def test_json_is_not_mixed_with_the_files_output(good: Path) -> None:
     good.write_text(GOOD + "class C:\n    print('noise')\n")
-    done = fuselens("check", "--json", good)
+    done = fuselens("check", "--format", "json", good)
     (file,) = json.loads(done.stdout)
     assert file["functions"][0]["function"] == "double"
     assert "noise" in done.stderr
 
 
-@pytest.mark.parametrize("form", ["--json", "--sarif"])
+@pytest.mark.parametrize("form", ["json", "sarif"])
 def test_floods_of_output_do_not_reach_the_report(good: Path, form: str) -> None:
     flood = "import os, sys\nfor i in range(20000): print(i); os.write(2, b'{'); os.write(1, b'no end of the line')\n"
     good.write_text(GOOD.replace("    return x", "    print('{')\n    return x") + flood)
     (good.parent / "other.py").write_text(good.read_text())
-    done = fuselens("check", form, "-j", 2, good, good.parent / "other.py")
+    done = fuselens("check", "--format", form, "-j", 2, good, good.parent / "other.py")
     assert json.loads(done.stdout)
     heads = [line for line in done.stderr.splitlines() if "printed:" in line]
     assert sorted(heads) == [f"--- {good} printed:", f"--- {good.parent / 'other.py'} printed:"]
@@ -151,7 +162,7 @@ def test_a_training_script_leaves_its_folder_as_it_is(tmp_path: Path) -> None:
         done = fuselens("check", "train.py", cwd=tmp_path)
         assert before == ({p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}, set(tmp_path.rglob("*")))
         assert (done.returncode, done.stderr) == (0, "")
-        assert "model: 1 graph" in done.stdout
+        assert "  model  1 graph " in done.stdout
         (tmp_path / "out").mkdir(exist_ok=True)
         (tmp_path / "out" / "ckpt.pt").write_bytes(b"of an earlier run")
 
@@ -163,7 +174,7 @@ def test_two_files_one_importing_from_the_working_directory(good: Path) -> None:
     (good.parent / "plain.py").write_text("x = 1\n")
     done = fuselens("check", "deep/f.py", "plain.py", cwd=good.parent)
     assert done.returncode == 0, done.stdout
-    assert done.stdout.endswith("plain.py: no annotated functions\n")
+    assert "plain.py\n  no function of it is compiled: decorate one with @fuselens.compile\n" in done.stdout
 
 
 # --- explain and run ------------------------------------------------------------------------------------------------
@@ -193,6 +204,14 @@ def test_run_that_fails(good: Path) -> None:
     assert "FL903" in done.stdout
 
 
+@pytest.mark.parametrize("arguments", [["."], ["none.py"], ["-v", "none.py"], [".", "none.py"]])
+def test_what_compiles_nothing_says_what_to_add(tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "none.py").write_text("import torch\nclass M(torch.nn.Module):\n    def forward(self, x): return x\n")
+    done = fuselens("check", *arguments, cwd=tmp_path)
+    assert done.returncode == 0
+    assert "decorate one with @fuselens.compile" in done.stdout and "--preview" in done.stdout
+
+
 # --- usage ----------------------------------------------------------------------------------------------------------
 
 
@@ -200,7 +219,10 @@ def test_run_that_fails(good: Path) -> None:
     "arguments, message",
     [
         (["check", "{dir}/nothing.py"], "no such file or directory"),
-        (["check", "{dir}"], "no annotated functions"),
+        (["check", "{dir}/two.py", "--update-baseline"], "--update-baseline needs --baseline FILE"),
+        (["check", "{dir}/two.py", "--baseline", "{dir}/no.json"], "there is no baseline"),
+        (["check", "{dir}/two.py", "--baseline", "{dir}/notes.txt"], "notes.txt is no baseline: it is no JSON"),
+        (["cache", "prune"], "prune needs --to SIZE, --older-than DAYS, or both"),
         (["check", "{dir}/notes.txt"], "is not a Python file"),
         (["check", "{dir}::f"], "is a directory"),
         (["check", "{dir}/two.py::third"], "no annotated function 'third'; it has first, second"),
@@ -261,7 +283,7 @@ def test_light_commands_do_not_import_torch() -> None:
 
 
 def test_serve_without_pygls(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(cli.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert cli.main(["serve"]) == 2
     assert "fuselens[server]" in capsys.readouterr().err
 
@@ -321,7 +343,7 @@ def test_inputs_of_an_own_run_are_recorded(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "train.py").write_text(RECORDED)
     done = fuselens("record", "train.py", "7", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "torch.Size([7, 2]) torch.Size([7, 8])\n", "")
-    (file,) = json.loads(fuselens("check", "--json", "train.py", cwd=tmp_path).stdout)
+    (file,) = json.loads(fuselens("check", "--format", "json", "train.py", cwd=tmp_path).stdout)
     types = {
         r["function"]: r["inputs"]["values"][0]["type"]
         for r in file["functions"]

@@ -49,7 +49,7 @@ def program(tmp_path: Path) -> Path:
 def test_every_command_in_every_locale(program: Path, tmp_path: Path, locale: str) -> None:
     """With an empty cache, so that kernels are built."""
     environment = {**LOCALES[locale], "FUSELENS_CACHE_DIR": str(tmp_path / "cache")}
-    for arguments in ("explain --print-after all", "run", "check --json"):
+    for arguments in ("explain --print-after all", "run", "check --format json"):
         done = shell(f"$F {arguments} {program}", **environment)
         assert done.returncode == 0, done
         assert "Traceback" not in done.stderr
@@ -63,11 +63,11 @@ def test_every_command_in_every_locale(program: Path, tmp_path: Path, locale: st
 def test_a_name_that_is_no_utf8(tmp_path: Path) -> None:
     path = os.fsdecode(os.fsencode(tmp_path) + b"/na\xffme.py")
     Path(path).write_text(MARKED, encoding="utf-8")
-    for arguments in ("check --sarif", f"explain --dump {tmp_path}/dump"):
+    for arguments in ("check --format sarif", f"explain --dump {tmp_path}/dump"):
         done = shell(f"$F {arguments} {path}")
         assert done.returncode == 0, done
         assert "Traceback" not in done.stderr
-    assert "\\udcffme.py:4:5: f: 2 graphs" in shell(f"$F check {path}").stdout
+    assert "\\udcffme.py\n  f  2 graphs" in shell(f"$F check {path}").stdout
 
 
 SOURCES = {
@@ -83,7 +83,7 @@ def test_a_source_is_shown_as_python_reads_it(tmp_path: Path, name: str) -> None
     path = tmp_path / "source.py"
     path.write_bytes(SOURCES[name])
     line = source_text.lines(source_text.decode(SOURCES[name])).index("def f(x=torch.ones(3)):") + 1
-    done = shell(f"$F check {path}")
+    done = shell(f"$F check -v {path}")
     assert done.returncode == 0, done
     assert f"{path}:{line}:5: f: 2 graphs" in done.stdout
     assert re.search(rf"{line + 2} \| *print\(ÿ\)", done.stdout), done.stdout
@@ -113,7 +113,7 @@ def test_a_compiler_that_speaks_otherwise(tmp_path: Path, compiler: str, builds:
     wrapper.write_text(COMPILER.format(compiler=compiler if builds else 'test "$1" = --version #'))
     wrapper.chmod(0o700)
     environment = {"CXX": str(wrapper), "FUSELENS_CACHE_DIR": str(tmp_path / "cache"), "LC_ALL": "C", "PYTHONUTF8": "0"}
-    done = shell(f"$F run {program}; $F check --json {program}", **environment)
+    done = shell(f"$F run {program}; $F check --format json {program}", **environment)
     assert "Traceback" not in done.stderr
     assert "UnicodeDecodeError" not in done.stdout + done.stderr
     (file,) = json.loads(done.stdout[done.stdout.index("\n[") :])
@@ -147,7 +147,7 @@ def test_a_reader_that_leaves(program: Path) -> None:
 def test_errors_that_cannot_be_written(program: Path, where: str) -> None:
     done = shell(f"$F check {program} {where}")
     assert done.returncode == 0
-    assert "f: 2 graphs" in done.stdout
+    assert "  f  2 graphs" in done.stdout
     done = shell(f"$F check nothing.py {where}")
     assert (done.returncode, done.stdout) == (2, "")
 
@@ -187,7 +187,7 @@ def test_a_directory_with_what_is_no_file(irregular: dict[Path, str], tmp_path: 
     (folder / ".#lock.py").symlink_to("nobody@nowhere.1:2")
     done = shell(f"$F check {folder}")
     assert done.returncode == 1
-    assert "good.py:4:5: f: 2 graphs" in done.stdout
+    assert "good.py\n  f  2 graphs" in done.stdout
     for path, why in irregular.items():
         assert f"{path} {why}" in done.stdout
     assert "lock" not in done.stdout

@@ -56,7 +56,7 @@ def looked_at(name: str, place: Path, *, prepared: bool) -> list[dict[str, Any]]
     folder = copied(name, place, prepared=prepared)
     before = state(folder)
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "fuselens.cli", "check", "--json", "--timeout", "160", opened(name)], cwd=folder,
+        [sys.executable, "-P", "-m", "fuselens.cli", "check", "--format", "json", "--timeout", "160", opened(name)], cwd=folder,
         capture_output=True, text=True, timeout=170, env=os.environ | {"FUSELENS_CACHE_DIR": str(place / "cache")},
     )  # fmt: skip
     assert state(folder) == before

@@ -98,7 +98,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     for file, text in texts.items():
         (folder / file).write_text(text)
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "fuselens.cli", "check", "--json", *names], cwd=folder, capture_output=True, text=True,
+        [sys.executable, "-P", "-m", "fuselens.cli", "check", "--format", "json", *names], cwd=folder, capture_output=True, text=True,
         timeout=170, env=os.environ | {"FUSELENS_CACHE_DIR": str(cache)},
     )  # fmt: skip
     assert done.stderr == ""

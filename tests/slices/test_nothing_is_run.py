@@ -26,7 +26,7 @@ def test_a_folder_of_programs(tmp_path: Path) -> None:
     home.mkdir()
     before = state(folder)
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "fuselens.cli", "check", "--json", "-j", "2", "."],
+        [sys.executable, "-P", "-m", "fuselens.cli", "check", "--format", "json", "-j", "2", "."],
         cwd=folder, capture_output=True, text=True, timeout=300,
         env=os.environ | {"FUSELENS_CACHE_DIR": str(tmp_path / "cache"), "HOME": str(home)},
     )  # fmt: skip

@@ -26,6 +26,7 @@ from fuselens.record.report import (
     Tensor,
     Timing,
 )
+from fuselens.record.sarif import sarif
 
 SOURCE = "def toy(a, b):\n    x = a / 2\n    if b.sum() < 0:\n        b = b * -1\n    return x * b\n"
 CONDITION = Span("/w/toy.py", 3, 7, 3, 18)
@@ -191,7 +192,7 @@ def test_json_round_trip() -> None:
 def test_sarif() -> None:
     report = toy_report()
     report.breaks[0] = diagnostics.make("FL103", Span("/w/ä.py", 1, 6, 1, 9), what="f")
-    text = views.sarif([FileReport("/w/ä.py", [report])], lambda _: "ä = f()\n# x", version="1.2")
+    text = sarif([FileReport("/w/ä.py", [report])], lambda _: "ä = f()\n# x", version="1.2")
     log = json.loads(text)
     (run,) = log["runs"]
     assert log["version"] == "2.1.0"
@@ -207,6 +208,6 @@ def test_sarif() -> None:
 
 def test_sarif_without_position_or_source() -> None:
     file = FileReport("rel.py", diagnostics=[diagnostics.make("FL907", None, what="python", why="gone")])
-    (result,) = json.loads(views.sarif([file]))["runs"][0]["results"]
+    (result,) = json.loads(sarif([file]))["runs"][0]["results"]
     assert result["level"] == "error"
     assert result["locations"][0]["physicalLocation"] == {"artifactLocation": {"uri": "rel.py"}}

@@ -26,6 +26,7 @@ from .. import torch_private
 from ..config import Config
 from ..ir.contracts.signature import SavedValue, Sharing, Signature
 from ..record import report
+from ..runtime.cache.contents import trim
 from ..runtime.cache.store import Cache, key_of
 from ..torch_private.fake_results import Layout
 from .cache_keys import Key, own_sources, told, versions, why_missing
@@ -79,6 +80,7 @@ class GraphCache:
     def __init__(self, config: Config, key: Key) -> None:
         self.cache = Cache(config.cache_dir)
         self.key = key
+        self._limit = config.cache_limit
 
     def load(self) -> Entry | None:
         """The entry of the captured graph and its forward."""
@@ -115,6 +117,7 @@ class GraphCache:
             self.cache.put(_KIND, self.key.name, _form().written(content), f".{phase}")
             if phase == "forward":
                 self._tell()
+        trim(self.cache.root, self._limit)
 
     def _get(self, phase: str, kind: type[T]) -> T | None:
         name = self.key.name

@@ -8,10 +8,9 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 from ..system import source_text
-from . import diagnostics, live_memory
+from . import live_memory
 from .fusion_sentences import why_apart
 from .live_memory import bytes_text as bytes_text
 from .plain import to_plain
@@ -21,8 +20,6 @@ SourceOf = Callable[[str], str | None]
 """The text of a file, None when it cannot be had. Views never open files by themselves."""
 
 _TAB = 4
-_SARIF_LEVELS = {"error": "error", "warning": "warning", "information": "note", "hint": "note"}
-_SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _SAFE = re.compile(r"[^\w.+-]+")
 _MOST_GUARDS = 200
 
@@ -315,67 +312,12 @@ def file_diagnostics(file: FileReport) -> list[tuple[str, Diagnostic]]:
     return sorted(found, key=lambda entry: (entry[1].span is not None, entry[1].span or Span("", 0, 0, 0, 0)))
 
 
-def sarif(files: list[FileReport], source_of: SourceOf = read_text, version: str = "0") -> str:
-    """SARIF 2.1.0. Columns are characters (``unicodeCodePoints``), so the sources are needed to count them."""
-    results: list[dict[str, Any]] = []
-    for file in files:
-        for function, found in file_diagnostics(file):
-            result: dict[str, Any] = {
-                "ruleId": found.code,
-                "level": _SARIF_LEVELS[found.severity],
-                "message": {"text": found.message},
-                "locations": [_sarif_location(found.span, file.file, source_of, function)],
-            }
-            if len(found.stack) > 1:
-                frames = [{"location": _sarif_location(f.span, file.file, source_of, f.function)} for f in found.stack]
-                result["stacks"] = [{"frames": frames[::-1]}]
-            results.append(result)
-    used = sorted({result["ruleId"] for result in results})
-    driver = {
-        "name": "fuselens",
-        "version": version,
-        "rules": [_sarif_rule(code) for code in used],
-    }
-    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
-    return json.dumps({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1)
+def source_lines(file: str, source_of: SourceOf) -> list[str]:
+    """The lines of a file; none when it is not at hand."""
+    return source_text.lines(source_of(file) or "")
 
 
-def _sarif_rule(code: str) -> dict[str, Any]:
-    entry = diagnostics.TABLE.get(code)
-    if entry is None:
-        return {"id": code}
-    return {
-        "id": code,
-        "name": entry.title,
-        "shortDescription": {"text": entry.title},
-        "fullDescription": {"text": entry.explanation},
-        "help": {"text": "\n".join((entry.explanation, *(f"- {hint}" for hint in entry.hints)))},
-        "defaultConfiguration": {"level": _SARIF_LEVELS[entry.severity]},
-    }
-
-
-def _sarif_location(span: Span | None, file: str, source_of: SourceOf, function: str) -> dict[str, Any]:
-    physical: dict[str, Any] = {"artifactLocation": {"uri": _uri(span.file if span else file)}}
-    if span is not None:
-        lines = source_text.lines(source_of(span.file) or "")
-        physical["region"] = {
-            "startLine": span.line,
-            "startColumn": _characters(lines, span.line, span.column) + 1,
-            "endLine": span.end_line,
-            "endColumn": _characters(lines, span.end_line, span.end_column) + 1,
-        }
-    location: dict[str, Any] = {"physicalLocation": physical}
-    if function:
-        location["logicalLocations"] = [{"fullyQualifiedName": function, "kind": "function"}]
-    return location
-
-
-def _uri(file: str) -> str:
-    path = Path(file)
-    return path.as_uri() if path.is_absolute() else path.as_posix()
-
-
-def _characters(lines: list[str], line: int, column: int) -> int:
+def characters(lines: list[str], line: int, column: int) -> int:
     """A byte column in characters; unchanged when the source is not at hand."""
     if not 0 < line <= len(lines):
         return column

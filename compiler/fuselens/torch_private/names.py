@@ -390,6 +390,14 @@ def find(name: Name) -> Any:
     return Missing(name)
 
 
+def absent() -> list[Name]:
+    """Names that this torch lacks, with which something is lost that it is built for."""
+    cuda = importlib.import_module("torch").version.cuda is not None
+    found = [n for n in TABLE.values() if n.lost != NOTHING and not any(map(callable, n.instead))]
+    found = [n for n in found if all(_at(p) is None for p in (*n.places, *n.instead) if isinstance(p, str))]
+    return [n for n in found if cuda or not any("_cuda" in place for place in n.places)]
+
+
 def _at(place: str) -> Any:
     """The object at a dotted place, or in a module that is written before a colon; None where there is none."""
     module, colon, rest = place.rpartition(":")

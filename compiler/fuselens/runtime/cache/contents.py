@@ -18,6 +18,7 @@ from pathlib import Path
 from .place import ABANDONED_SECONDS, KINDS, SCRATCH, TAG
 
 _PREFIX = re.compile(r"[0-9a-f]{2}")
+_HOUR = 3600
 _KEY = re.compile(r"[0-9a-f]{40}")
 
 
@@ -72,6 +73,52 @@ def clear(root: Path) -> Contents:
         (root / TAG).unlink()
         root.rmdir()
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry: its kind, bytes, and when it was last used, in seconds since the epoch."""
+
+    path: Path
+    kind: str
+    bytes: int
+    used: float
+
+
+def entries(root: Path) -> list[Entry]:
+    """Every entry, the one that was used last first. Raises OSError."""
+    found = []
+    for path in contents(root).entries:
+        with contextlib.suppress(FileNotFoundError):  # another process may be first
+            status = path.lstat()
+            found.append(Entry(path, path.relative_to(root).parts[0], status.st_size, status.st_mtime))
+    return sorted(found, key=lambda e: -e.used)
+
+
+def prune(root: Path, *, to: int | None = None, before: float | None = None) -> list[Entry]:
+    """Removes entries that were last used ``before`` then, and of the others those that were not used for longest, until no
+    more than ``to`` bytes are left. Gives what was removed. Raises OSError."""
+    removed, left = [], 0
+    for entry in entries(root):
+        old = before is not None and entry.used < before
+        if old or (to is not None and left + entry.bytes > to):
+            with contextlib.suppress(FileNotFoundError):
+                entry.path.unlink()
+            removed.append(entry)
+        else:
+            left += entry.bytes
+    return removed
+
+
+def trim(root: Path, limit: int) -> None:
+    """Keeps a cache below ``limit`` bytes, 0 for none: looked at once an hour, by whichever process comes first; the time of the
+    cache's tag says when. What cannot be looked at or removed stays."""
+    now = time.time()
+    with contextlib.suppress(OSError):
+        if limit and (root / TAG).stat().st_mtime < now - _HOUR:
+            os.utime(root / TAG, (now, now))
+            if sum(entry.bytes for entry in entries(root)) > limit:
+                prune(root, to=limit * 4 // 5)
 
 
 def _look_into(kind: Path, suffixes: tuple[str, ...], found: Contents) -> None:

@@ -41,6 +41,7 @@ T = TypeVar("T")
 SCHEMA = 2  # raise it when the meaning of entries changes
 _MARK = b"\nfuselens-sha256:"
 _MAKING = ".making-"
+_HOUR = 3600
 
 
 def key_of(parts: Mapping[str, Any]) -> str:
@@ -121,6 +122,7 @@ class Cache:
             data = b""
         content, mark, digest = data.rpartition(_MARK)
         if mark and hashlib.sha256(content).hexdigest().encode() == digest:
+            _used(descriptor)
             return Opened(path, content, descriptor)
         os.close(descriptor)
         self.discard(path)
@@ -209,6 +211,14 @@ class Cache:
             self._told = self.place.finding
             found.append(self._told)
         return found
+
+
+def _used(descriptor: int) -> None:
+    """Lets an entry be known as used, once an hour: what was not used for longest is removed first."""
+    now = time.time()
+    with contextlib.suppress(OSError):  # what is read only stays as it is
+        if os.fstat(descriptor).st_mtime < now - _HOUR and os.utime in os.supports_fd:
+            os.utime(descriptor, (now, now))
 
 
 def _require_own(folder: Path) -> None:

@@ -1,0 +1,72 @@
+"""The JSON Schema (2020-12) of reports as they are printed, made from the dataclasses of ``report.py``. Standard library only.
+
+Fields at their default are left out of JSON, so only those without one are required. Programs must accept fields that they do
+not know: later versions have more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from typing import Any
+
+from .report import SCHEMA_VERSION, FileReport
+
+_SCALARS: dict[Any, dict[str, Any]] = {
+    str: {"type": "string"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+    type(None): {"type": "null"},
+    Any: {},
+}
+
+
+def of_files() -> dict[str, Any]:
+    """Of what ``fuselens check --format json`` prints: a list of file reports. ``$defs/Report`` is that of one function."""
+    defined: dict[str, Any] = {}
+    items = _schema(FileReport, defined)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"https://fuselens.dev/report-{SCHEMA_VERSION}.schema.json",
+        "title": "What fuselens check --format json prints",
+        "type": "array",
+        "items": items,
+        "$defs": dict(sorted(defined.items())),
+    }
+
+
+def _schema(hint: Any, defined: dict[str, Any]) -> dict[str, Any]:
+    if hint in _SCALARS:
+        return dict(_SCALARS[hint])
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        if hint.__name__ not in defined:
+            defined[hint.__name__] = {}  # it may hold itself
+            defined[hint.__name__] = _of_class(hint, defined)
+        return {"$ref": f"#/$defs/{hint.__name__}"}
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return {"enum": list(arguments)}
+    if origin in (typing.Union, types.UnionType):
+        return {"anyOf": [_schema(a, defined) for a in arguments]}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": _schema(arguments[1], defined)}
+    if origin is list or (origin is tuple and arguments[-1] is ...):
+        return {"type": "array", "items": _schema(arguments[0], defined)}
+    if origin is tuple:
+        parts = [_schema(a, defined) for a in arguments]
+        return {"type": "array", "prefixItems": parts, "minItems": len(parts), "maxItems": len(parts)}
+    raise TypeError(f"no schema for {hint}")
+
+
+def _of_class(cls: type, defined: dict[str, Any]) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls)
+    fields = dataclasses.fields(cls)
+    missing = dataclasses.MISSING
+    return {
+        "description": " ".join((cls.__doc__ or "").split()),
+        "type": "object",
+        "properties": {f.name: _schema(hints[f.name], defined) for f in fields},
+        "required": [f.name for f in fields if f.default is missing and f.default_factory is missing],
+    }
