@@ -29,7 +29,7 @@ class Progress:
 
         def say(stage: str) -> None:
             if self._bar is not None:
-                self._bar.update(self._task, file=name, description=stage)
+                self._bar.update(self._task, file=name, description=stage, refresh=True)
 
         return say
 
@@ -55,12 +55,15 @@ def progress(total: int) -> Iterator[Progress]:
         yield Progress(None, total)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
     counted = (BarColumn(20), MofNCompleteColumn()) if total > _FEW else ()
     what = TextColumn("{task.fields[file]} {task.description}", markup=False)
-    with Bar(SpinnerColumn(), *counted, TimeElapsedColumn(), what, console=Console(stderr=True), transient=True) as bar:
+    shown = Console(stderr=True)
+    # Files are compiled in children that are forked: no thread of a bar may hold a lock then.
+    columns = (*counted, TimeElapsedColumn(), what)
+    with Bar(*columns, console=shown, transient=True, auto_refresh=False) as bar:
         yield Progress(bar, total)
 
 
