@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import fuselens
-from fuselens.record import schema
 from fuselens.record.plain import to_plain
+from fuselens.record.printed import schema
 from fuselens.record.report import FileReport
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "docs" / "reference" / "report.schema.json"

@@ -10,6 +10,7 @@ import pytest
 
 from fuselens.record import diagnostics, views
 from fuselens.record.plain import from_plain
+from fuselens.record.printed.sarif import sarif
 from fuselens.record.report import (
     Decision,
     FileReport,
@@ -26,7 +27,6 @@ from fuselens.record.report import (
     Tensor,
     Timing,
 )
-from fuselens.record.sarif import sarif
 
 SOURCE = "def toy(a, b):\n    x = a / 2\n    if b.sum() < 0:\n        b = b * -1\n    return x * b\n"
 CONDITION = Span("/w/toy.py", 3, 7, 3, 18)

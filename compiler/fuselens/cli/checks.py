@@ -8,10 +8,11 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from ..checking import isolation
-from ..record import baseline, checked, schema, views
+from ..record import views
 from ..record.plain import to_plain
+from ..record.printed import baseline, checked, schema
+from ..record.printed.sarif import sarif
 from ..record.report import FileReport
-from ..record.sarif import sarif
 from ..system import console
 from .compiled import compiled, stages
 from .progress import say

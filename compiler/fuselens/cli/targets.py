@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..record import views
-from ..record.checked import DECORATE
+from ..record.printed.checked import DECORATE
 from ..source import discovery
 from ..system import source_text
 

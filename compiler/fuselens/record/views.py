@@ -122,7 +122,7 @@ def summary_lines(report: Report) -> list[str]:
         for kernel in graph.kernels:
             traffic = f"reads {bytes_text(kernel.bytes_read)}, writes {bytes_text(kernel.bytes_written)}"
             traffic += f"; {kernel.takes}" if kernel.takes else ""
-            where = _lines_text(kernel.spans, report.span.file if report.span else report.file)
+            where = lines_text(kernel.spans, report.span.file if report.span else report.file)
             what = ", ".join(kernel.operations)
             out.append(
                 f"    {kernel.phase} kernel {kernel.name} ({kernel.backend}, {kernel.kind}): {what}; {traffic}{where}"
@@ -144,7 +144,7 @@ def _operations_text(graph: Graph) -> str:
     return f"{graph.operations} operation{'' if graph.operations == 1 else 's'}"
 
 
-def _lines_text(spans: Iterable[Span], file: str) -> str:
+def lines_text(spans: Iterable[Span], file: str) -> str:
     """``; lines 3, 12; model.py:7, 8``: the other files' after those of ``file``."""
     found: dict[str, set[int]] = {}
     for span in spans:
@@ -211,7 +211,7 @@ def _graph_text(graph: Graph, file: str) -> list[str]:
         out.append(f"({', '.join(map(str, graph.inputs))}) -> ({', '.join(map(str, graph.outputs))})")
     for kernel in graph.kernels:
         out.append(f"{kernel.phase} kernel {kernel.name} ({kernel.backend}, {kernel.kind})")
-        out.append(f"  {', '.join(kernel.operations)}{_lines_text(kernel.spans, file)}")
+        out.append(f"  {', '.join(kernel.operations)}{lines_text(kernel.spans, file)}")
         out.append(f"  reads {bytes_text(kernel.bytes_read)}, writes {bytes_text(kernel.bytes_written)} per call")
         out += [f"  {kernel.takes}"] if kernel.takes else []
     out += [f"extern {name}" for name in graph.externs]

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import views
-from .report import Diagnostic, FileReport, Report
+from .. import views
+from ..report import Diagnostic, FileReport, Report
 
 SCHEMA = 1
 _RECOMPILED = ("FL201", "FL202")

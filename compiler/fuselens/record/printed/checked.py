@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
-from . import views
-from .report import Diagnostic, FileReport, Report, Span
+from .. import views
+from ..report import Diagnostic, FileReport, Report, Span
 
 Status = Literal["whole", "with breaks", "eager in part", "not compiled"]
 STATUSES: tuple[Status, ...] = ("whole", "with breaks", "eager in part", "not compiled")

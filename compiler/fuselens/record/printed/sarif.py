@@ -7,9 +7,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from . import diagnostics
-from .report import FileReport, Span
-from .views import SourceOf, characters, file_diagnostics, read_text, source_lines
+from .. import diagnostics
+from ..report import FileReport, Span
+from ..views import SourceOf, characters, file_diagnostics, read_text, source_lines
 
 _SARIF_LEVELS = {"error": "error", "warning": "warning", "information": "note", "hint": "note"}
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"

@@ -11,7 +11,7 @@ import types
 import typing
 from typing import Any
 
-from .report import SCHEMA_VERSION, FileReport
+from ..report import SCHEMA_VERSION, FileReport
 
 _SCALARS: dict[Any, dict[str, Any]] = {
     str: {"type": "string"},
