@@ -82,6 +82,13 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """``%load_ext fuselens`` in a notebook: the cell magic ``%%fuselens``."""
+    from . import notebooks
+
+    notebooks.load(shell)
+
+
 def _import_api() -> None:
     from .system.collector import importing
 

@@ -50,6 +50,7 @@ from .modules import CompiledModule, proxy
 from .pipeline import Recorder, compile_graph, prepare
 from .pipeline.refusals import restoring
 from .record import diagnostics, logs
+from .record.printed.explanation import Explanation
 from .record.report import Frame, Report, RunResult, Span
 
 __all__ = [
@@ -360,18 +361,24 @@ def torch_backend(
 # --- reports ------------------------------------------------------------------------------------------------------
 
 
-def explain(fn: Any, **options: Any) -> Callable[..., Report]:
-    """``explain(fn)(*args, **kwargs)`` compiles and calls ``fn`` once and gives the report of it."""
+def explain(fn: Any, **options: Any) -> Callable[..., Explanation]:
+    """``explain(fn)(*args, **kwargs)`` compiles and calls ``fn`` once and gives the report of it.
+
+    ``options`` are those of :func:`compile`. Never raises for what ``fn`` does: that is a finding of the report.
+
+    Example::
+
+        print(fuselens.explain(step)(x))
+    """
     config = from_environment(explore=True)
     inner = getattr(fn, "__fuselens__", None)
     if isinstance(inner, Annotation):
         fn, config = inner.target, dataclasses.replace(inner.config, explore=True)
     config = with_options(config, options)
 
-    def run(*args: Any, **kwargs: Any) -> Report:
-        return inspect(
-            fn, args, kwargs, config=config, function=getattr(fn, "__qualname__", type(fn).__name__), span=None
-        )
+    def run(*args: Any, **kwargs: Any) -> Explanation:
+        name = getattr(fn, "__qualname__", type(fn).__name__)
+        return Explanation.of(inspect(fn, args, kwargs, config=config, function=name, span=None))
 
     return run
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import functools
 import os
 import re
+import time
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -126,6 +128,8 @@ def from_environment(environ: Mapping[str, str] | None = None, **changes: Any) -
         values["print_after"] = tuple(s.strip() for s in env["FUSELENS_PRINT_AFTER"].split(",") if s.strip())
     if env.get("FUSELENS_DUMP"):
         values["dump"] = Path(env["FUSELENS_DUMP"])
+    elif env.get("FUSELENS_DEBUG", "0") != "0":
+        values["dump"] = _folder_of_run()
     if env.get("FUSELENS_TARGET"):
         values["target"] = env["FUSELENS_TARGET"]
     if env.get("FUSELENS_CPU_ISA"):
@@ -147,6 +151,12 @@ def logs(environ: Mapping[str, str] | None = None) -> tuple[str, str, str]:
     """What the environment asks to be logged, in which format, and into which file."""
     env = os.environ if environ is None else environ
     return env.get("FUSELENS_LOGS", ""), env.get("FUSELENS_LOGS_FORMAT", ""), env.get("FUSELENS_LOGS_OUT", "")
+
+
+@functools.cache
+def _folder_of_run() -> Path:
+    """Where ``FUSELENS_DEBUG=1`` writes, in the folder that the program was started in: each run has a folder of its own."""
+    return _absolute(Path("fuselens_debug") / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{os.getpid()}")
 
 
 _BYTES = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]i?)?B?", re.IGNORECASE)
@@ -219,3 +229,10 @@ _APART = frozenset({
 def cache_key(config: Config) -> dict[str, Any]:
     """The part of the configuration that changes generated code."""
     return {f.name: str(getattr(config, f.name)) for f in dataclasses.fields(config) if f.name not in _APART}
+
+
+def changed_options(config: Config) -> dict[str, Any]:
+    """The options of ``config`` that change generated code and are not at their defaults, as ``options=`` takes them."""
+    default = Config()
+    names = (f.name for f in dataclasses.fields(config) if f.name in _OPTION_FIELDS - _APART)
+    return {name: getattr(config, name) for name in names if getattr(config, name) != getattr(default, name)}

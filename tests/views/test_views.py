@@ -10,6 +10,7 @@ import pytest
 
 from fuselens.record import diagnostics, views
 from fuselens.record.plain import from_plain
+from fuselens.record.printed import folder
 from fuselens.record.printed.sarif import sarif
 from fuselens.record.report import (
     Decision,
@@ -151,13 +152,14 @@ def test_stages_text() -> None:
 def test_dump(tmp_path: Path) -> None:
     report = toy_report()
     report.function = "outer.<locals>.f"
-    written = views.dump(report, tmp_path)
+    written = folder.dump(report, tmp_path)
     names = [str(path.relative_to(tmp_path)) for path in written]
     assert names == [
         "outer._locals_.f/graph0/00_capture.py",
         "outer._locals_.f/graph0/01_cpp.cpp",
         "outer._locals_.f/explain.txt",
         "outer._locals_.f/report.json",
+        "outer._locals_.f/index.html",
     ]
     assert written[0].read_text() == "x = a / 2\n"
     assert from_plain(Report, json.loads(written[3].read_text())) == report

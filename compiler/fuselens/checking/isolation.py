@@ -73,6 +73,7 @@ _NOT_PRELOADED = (
     "fuselens.cli",
     "fuselens.worker",
     "fuselens.__main__",
+    "fuselens.notebooks",
     "fuselens.codegen.triton",
     "fuselens.runtime.gpu.recurrent",
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..checking import isolation
 from ..record import views
 from ..record.plain import to_plain
-from ..record.printed import baseline, checked, schema
+from ..record.printed import baseline, checked, folder, schema
 from ..record.printed.sarif import sarif
 from ..record.report import FileReport
 from ..system import console
@@ -179,6 +179,6 @@ def _dump(files: list[FileReport], directory: Path | None) -> None:
     try:
         for file in files:
             for report in file.functions:
-                views.dump(report, directory / Path(file.file).stem if several else directory)
+                folder.dump(report, directory / Path(file.file).stem if several else directory)
     except OSError as error:
         raise UsageError(f"cannot write to {directory}: {error}") from error

@@ -15,9 +15,11 @@ from ..autograd.untraceable import Untraceable
 from ..capture.frame.frame import Captured
 from ..capture.hook import _hook
 from ..capture.tracing.tracer import describe_tensor
+from ..config import changed_options
 from ..inputs import weightless
 from ..ir.contracts.signature import NOTHING_SHARED, Sharing, Signature
 from ..ir.graphs import graph_text
+from ..ir.graphs.program_text import program
 from ..record import live_memory
 from ..record.diagnostics import make
 from ..runtime import memory
@@ -50,6 +52,15 @@ def compile_graph(
     record.outputs = tuple(
         describe_tensor(n.meta["val"], captured.sizes) for n in output if hasattr(n.meta.get("val"), "stride")
     )
+    if run.config.dump is not None or "all" in run.config.assembly:
+        about = f"Graph {record.id} of {recorder.report.function} ({captured.span or recorder.report.file}), as fuselens captured it."
+        record.repro = program(
+            captured.module.graph,
+            captured.inputs,
+            about=about,
+            options=changed_options(run.config),
+            mode=run.config.mode,
+        )
     if recorder.values is not None:
         record.fallback = True
         return _hook.disabled(watched(captured.module, record, recorder.values))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import sys
 import time
@@ -41,7 +42,7 @@ class Recorder:
     ) -> None:
         self.report = report.Report(function, file, span, target=config.target)
         self.config = replace(config, assembly=("all",)) if logs.wants_assembly() else config
-        self.texts = texts or bool(config.print_after) or config.dump is not None or logs.wants_texts()
+        self.texts = texts or bool(config.print_after or self.config.assembly or config.dump) or logs.wants_texts()
         self.backwards = self.texts or backwards
         self.progress: Callable[[str], None] | None = None
         self.follower: live.Follower | None = None
@@ -52,6 +53,8 @@ class Recorder:
         self._seen: set[Any] = set()
         self._calls: list[Any] = []
         self._on_gpu = False
+        self._folder: Path | None = None
+        self._dumped, self._gave_up = 0, False
 
     def on_call(self, code: types.CodeType, args: Sequence[Any]) -> None:
         """The function is compiled for a call with ``args``: where the run is followed, they are recorded."""
@@ -108,6 +111,7 @@ class Recorder:
             if (shape.name, shape.span) not in known:
                 known.add((shape.name, shape.span))
                 self.report.shapes.append(shape)
+        self._dump()
 
     def capturing(self, code: types.CodeType) -> AbstractContextManager[None]:
         return graph_cache.capturing(self.config, code, self.on_diagnostic, self._on_new)
@@ -140,16 +144,25 @@ class Recorder:
             self._later.pop(0)()
         self.seconds += time.perf_counter() - start
         self.report.timings.append(report.Timing("total", self.seconds))
-        if self.config.dump is not None:
-            self._dump(self.config.dump)
+        self._dump()
 
-    def _dump(self, folder: Path) -> None:
-        from ..record import views
+    def _dump(self) -> None:
+        """Writes what is known by now into the dump folder that was asked for, if one was."""
+        wanted = self.config.dump
+        if wanted is None or self._gave_up:
+            return
+        from ..record.printed import folder
 
         try:
-            views.dump(self.report, folder)
+            if self._folder is None:
+                self._folder = folder.own(wanted, self.report.function)
+                atexit.register(self._dump)
+            folder.write(self.report, self._folder, self._dumped)
+            self._dumped = len(self.report.graphs)
+            folder.index(wanted)
         except OSError as error:
-            self.on_diagnostic(make("FL917", self.report.span, what=str(folder), why=f"{error.strerror or error}"))
+            self._gave_up = True
+            self.on_diagnostic(make("FL917", self.report.span, what=str(wanted), why=f"{error.strerror or error}"))
 
     def new_graph(self, captured: Captured, part_of: int | None = None) -> report.Graph:
         frame = captured.frame if part_of is None else f"{captured.frame}, part of graph {part_of}"

@@ -272,6 +272,7 @@ class Graph:
     cached: bool = False  # its kernels were built before
     cache: str = ""  # "found", or why the cache did not have what becomes of it; "" where it was not asked
     fallback: bool = False  # True when the graph runs eagerly, as captured
+    repro: str = ""  # a program that runs the graph compiled and eagerly; where texts of everything are wanted
     part_of: int | None = None  # the graph whose numbers or sizes that data decides lie around this one
 
     def stage(self, name: str) -> Stage | None:

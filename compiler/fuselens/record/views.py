@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -14,13 +13,12 @@ from . import live_memory
 from .fusion_sentences import why_apart
 from .live_memory import bytes_text as bytes_text
 from .plain import to_plain
-from .report import Decision, Diagnostic, FileReport, Graph, Guard, Report, RunResult, Span, Stage, Symbol, Timing
+from .report import Decision, Diagnostic, FileReport, Graph, Guard, Report, RunResult, Span, Symbol, Timing
 
 SourceOf = Callable[[str], str | None]
 """The text of a file, None when it cannot be had. Views never open files by themselves."""
 
 _TAB = 4
-_SAFE = re.compile(r"[^\w.+-]+")
 _MOST_GUARDS = 200
 
 
@@ -272,29 +270,6 @@ def stages_text(report: Report, names: Iterable[str]) -> str:
                 out.append(f"--- {report.function} · graph {graph.id} {graph.frame} · {stage.name} ---")
                 out.append(stage.text.rstrip("\n"))
     return "\n".join(out)
-
-
-def dump(report: Report, directory: Path) -> list[Path]:
-    """Writes the stages of every graph as ``FUNCTION/graph0/00_capture.py …`` in stage order, with ``explain.txt`` and
-    ``report.json``, below ``directory``. Returns what was written."""
-    root = directory / _SAFE.sub("_", report.function)
-    written: list[Path] = []
-
-    def write(path: Path, text: str) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8", errors="backslashreplace")
-        written.append(path)
-
-    for graph in report.graphs:
-        for position, stage in enumerate(s for s in graph.stages if not s.later):
-            write(root / f"graph{graph.id}" / _stage_file(position, stage), stage.text)
-    write(root / "explain.txt", explain(report) + "\n")
-    write(root / "report.json", json.dumps(to_plain(report), indent=1) + "\n")
-    return written
-
-
-def _stage_file(position: int, stage: Stage) -> str:
-    return f"{position:02d}_{_SAFE.sub('_', stage.name)}.{stage.suffix}"
 
 
 # --- machine-readable -----------------------------------------------------------------------------------------------
