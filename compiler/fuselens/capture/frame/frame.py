@@ -157,7 +157,13 @@ class FrameCompiler:
     ) -> _hook.Entry | None:
         try:
             return self._entry_for(function, code, args, misses)
-        except (CodedError, UsageError, BackendError, FuselensWarning):  # what the program asked to be told
+        except (
+            CodedError,
+            UsageError,
+            BackendError,
+        ) as error:  # what the program asked to be told: our own frames say nothing
+            raise error.with_traceback(None) from error.__cause__
+        except FuselensWarning:
             raise
         except Exception as error:
             if self.config.strict and torch_names.lacking(error) is None:
