@@ -46,10 +46,10 @@ def warn(diagnostic: Diagnostic, cause: str = "") -> None:
 
 
 def text(diagnostic: Diagnostic) -> str:
-    """A finding as its reader needs it: code, what happened, where, why, and what to do."""
+    """A finding as its reader needs it, in one line: code, what happened, where, why, and what to do."""
     where = f", at {diagnostic.span}" if diagnostic.span is not None else ""
     parts = [f"{diagnostic.code}: {diagnostic.message}{where}.", diagnostic.explanation, *diagnostic.hints]
-    return "\n  ".join(filter(None, parts))
+    return " ".join(filter(None, parts))
 
 
 def switch_off() -> None:
