@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         graph_break,
         is_compiling,
         list_backends,
+        load_cache_artifacts,
         mark_dynamic,
         mark_static,
         mark_static_address,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         maybe_mark_dynamic,
         register_backend,
         reset,
+        save_cache_artifacts,
         set_stance,
         substitute_in_graph,
     )
@@ -54,9 +56,10 @@ __version__ = "0.1.0"
 __all__ = [
     "BackendError", "CodedError", "CompiledModule", "ConstraintError", "FuselensWarning", "GraphBreakError",
     "RecompileError", "UsageError", "allow_in_graph", "assume_constant_result", "compile", "config",
-    "cudagraph_mark_step_begin", "disable", "error_on_graph_break", "example", "explain",
-    "graph_break", "is_compiling", "list_backends", "mark_dynamic", "mark_static", "mark_static_address", "mark_unbacked",
-    "maybe_mark_dynamic", "register_backend", "reset", "set_logs", "set_stance", "substitute_in_graph",
+    "cudagraph_mark_step_begin", "disable", "error_on_graph_break", "example", "explain", "graph_break", "is_compiling",
+    "list_backends", "load_cache_artifacts", "mark_dynamic", "mark_static", "mark_static_address", "mark_unbacked",
+    "maybe_mark_dynamic", "register_backend", "reset", "save_cache_artifacts", "set_logs", "set_stance",
+    "substitute_in_graph",
 ]  # fmt: skip
 
 

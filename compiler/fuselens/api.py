@@ -15,7 +15,7 @@ import traceback
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
 
@@ -52,17 +52,21 @@ from .pipeline.refusals import restoring
 from .record import diagnostics, logs
 from .record.printed.explanation import Explanation
 from .record.report import Frame, Report, RunResult, Span
+from .runtime.cache.store import Cache
 
 __all__ = [
     "Annotation", "BackendError", "CodedError", "CompiledModule", "ConstraintError", "GraphBreakError",
     "RecompileError", "UsageError", "allow_in_graph", "assume_constant_result", "compare", "compile",
-    "cudagraph_mark_step_begin", "disable", "error_on_graph_break",
-    "example", "explain", "graph_break", "inspect", "is_compiling", "list_backends", "mark_dynamic", "mark_static",
-    "mark_static_address", "mark_unbacked", "maybe_mark_dynamic", "register_backend", "reset", "set_stance", "substitute_in_graph",
-    "torch_backend",
+    "cudagraph_mark_step_begin", "disable", "error_on_graph_break", "example", "explain", "graph_break", "inspect",
+    "is_compiling", "list_backends", "load_cache_artifacts", "mark_dynamic", "mark_static", "mark_static_address",
+    "mark_unbacked", "maybe_mark_dynamic", "register_backend", "reset", "save_cache_artifacts", "set_stance",
+    "substitute_in_graph", "torch_backend",
 ]  # fmt: skip
 
 logs.from_environment(*logs_of_environment())
+
+if TYPE_CHECKING:
+    from .runtime.cache.artifacts import CacheInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
 Examples = tuple[Any, ...] | Callable[[], tuple[Any, ...]] | None
@@ -334,6 +338,32 @@ def _makes_inputs(value: Any) -> bool:
 def reset() -> None:
     """Forgets all compiled code of this process. Files in the cache stay."""
     _hook.clear_all()
+
+
+def save_cache_artifacts() -> tuple[bytes, CacheInfo] | None:
+    """What this process read or made of its cache, for :func:`load_cache_artifacts` on another machine, and what it is; None where
+    it is nothing. The other machine needs the same versions of torch, Python and Fuselens, a processor and cards alike, and the
+    program under the same paths.
+
+    Example::
+
+        model(x).sum().backward()
+        data, info = fuselens.save_cache_artifacts()
+        Path("warm.bin").write_bytes(data)
+    """
+    from .runtime.cache import artifacts
+
+    return artifacts.save(Cache.of(from_environment()))
+
+
+def load_cache_artifacts(data: bytes) -> CacheInfo:
+    """Puts what :func:`save_cache_artifacts` gave into this machine's cache: what is compiled then is found there.
+
+    Artifacts are code. Load them only from where you would take a program. Raises ValueError for other bytes.
+    """
+    from .runtime.cache import artifacts
+
+    return artifacts.load(Cache.of(from_environment()), data)
 
 
 def torch_backend(

@@ -55,6 +55,8 @@ class Config:
     as_mode: str = ""  # in a check: compile with this mode in place of the one that the author states
     cache_dir: Path = field(default_factory=lambda: _absolute(Path("~/.cache/fuselens")))
     cache_limit: int = 10 << 30  # bytes of the cache; what was not used for longest goes first; 0: no limit
+    remote_cache: str = ""  # an address of fsspec or Redis: a cache that machines share; off where it is empty
+    remote_cache_secret: str = field(default="", repr=False)  # entries of the shared cache are signed with it
     cxx: str = ""  # empty: $CXX, else g++, clang++, ziglang
     cpu_isa: str = ""  # "", "avx2", "avx512", "neon", "scalar"
     print_after: tuple[str, ...] = ()
@@ -124,6 +126,10 @@ def from_environment(environ: Mapping[str, str] | None = None, **changes: Any) -
             values["cache_limit"] = bytes_of(env["FUSELENS_CACHE_LIMIT"])
         except ValueError as error:
             raise ValueError(f"FUSELENS_CACHE_LIMIT: {error}") from None
+    if env.get("FUSELENS_REMOTE_CACHE"):
+        values["remote_cache"] = env["FUSELENS_REMOTE_CACHE"]
+    if env.get("FUSELENS_REMOTE_CACHE_SECRET"):
+        values["remote_cache_secret"] = env["FUSELENS_REMOTE_CACHE_SECRET"]
     if env.get("FUSELENS_PRINT_AFTER"):
         values["print_after"] = tuple(s.strip() for s in env["FUSELENS_PRINT_AFTER"].split(",") if s.strip())
     if env.get("FUSELENS_DUMP"):
@@ -220,9 +226,10 @@ def assembly_of(config: Config) -> frozenset[str]:
 # What a graph becomes does not depend on how it was captured, how often, where things are kept and what is printed.
 _APART = frozenset({
     "fullgraph", "dynamic", "symbolic_module_integers", "capture_scalar_outputs", "capture_dynamic_output_shape_ops",
-    "recompile_limit", "accumulated_recompile_limit", "error_on_recompile", "guard_costs", "cuda_graph_memory", "keep_freed_memory",
-    "build", "build_limit", "explore", "weightless", "execution", "preview", "as_mode", "cache_dir", "cache_limit", "print_after",
-    "dump", "strict", "live", "assembly", "triton_variables",
+    "recompile_limit", "accumulated_recompile_limit", "error_on_recompile", "guard_costs", "cuda_graph_memory",
+    "keep_freed_memory", "build", "build_limit", "explore", "weightless", "execution", "preview", "as_mode",
+    "cache_dir", "cache_limit", "remote_cache", "remote_cache_secret", "print_after", "dump", "strict", "live",
+    "assembly", "triton_variables",
 })  # fmt: skip
 
 

@@ -595,7 +595,8 @@ def _step_back() -> None:
 def config_of(options: dict[str, Any]) -> config.Config:
     """The configuration that a request's options describe. Options of other purposes are ignored."""
     values = {name: value for name, value in options.items() if name in _OPTIONS}
-    return config.with_options(config.from_environment(explore=True), values)
+    # A check opens no connections, so the cache that machines share is none of its own.
+    return config.with_options(config.from_environment(explore=True), {**values, "remote_cache": ""})
 
 
 def _run_forked(request: wire.Request, parent: int, events: int, output: int, trace: int, private: Path) -> NoReturn:

@@ -78,7 +78,7 @@ class GraphCache:
     """Entries of one captured graph, where its key has a name."""
 
     def __init__(self, config: Config, key: Key) -> None:
-        self.cache = Cache(config.cache_dir)
+        self.cache = Cache.of(config)
         self.key = key
         self._limit = config.cache_limit
 
@@ -164,7 +164,7 @@ def capturing(
 ) -> Iterator[None]:
     """Inside, a frame is captured: what operators return for its fake tensors is known if it was captured before.
     ``on_new`` is called where it was not."""
-    cache, key = Cache(config.cache_dir), _results_key(code)
+    cache, key = Cache.of(config), _results_key(code)
     known: dict[Any, Any] = {}
     apart = torch_private.foreign_rules()
     if not apart and (data := cache.get(_RESULTS, key)) is not None:

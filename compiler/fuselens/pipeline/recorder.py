@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # What stands in the way of compiling at all is said in the user's own runs, too: no compiler, one that refuses a graph, no
 # cache, a function that is compiled too often; and that what was asked for is not written.
-_HEARD = report.PREVENTING | {"FL916", "FL917", "FL918"}
+_HEARD = report.PREVENTING | {"FL916", "FL917", "FL918", "FL926"}
 
 
 class Recorder:

@@ -600,6 +600,13 @@ TABLE: dict[str, Entry] = {
             "FUSELENS_LOGS names what is said while functions are compiled; the other names in it hold.",
             "Known are {known}. `+name` says more, `-name` nothing. FUSELENS_LOGS_FORMAT is text or json.",
         ),
+        _e(
+            "FL926",
+            "shared cache not usable",
+            "the cache that machines share is not used any more in this process: {what} ({why})",
+            "FUSELENS_REMOTE_CACHE names it. What it would have had is compiled here, and stays in this machine's own cache.",
+            "Look whether the address is right, can be reached and written, and whether its client (fsspec's, or redis) is installed.",
+        ),
     )
 }
 

@@ -77,7 +77,7 @@ _OF_CODE = {
     "FL410": "fusion", "FL411": "fusion", "FL412": "memory", "FL413": "memory", "FL414": "post_grad_graphs",
     "FL415": "autotuning", "FL416": "autotuning",
     "FL501": "cudagraphs", "FL502": "cudagraphs", "FL503": "cudagraphs",
-    "FL916": "cache",
+    "FL916": "cache", "FL926": "cache",
 }  # fmt: skip
 _TEXTS = frozenset(name for names in _OF_STAGE.values() for name in names) - {"assembly"}
 _ROOT = logging.getLogger("fuselens")

@@ -16,7 +16,7 @@ export async function clearCache(session: Session): Promise<void> {
   const clear = "Clear";
   const options = { modal: true, detail: `${found}\n\nWhat is compiled next is built anew, which takes longer once. Your files are not touched.` };
   if ((await vscode.window.showWarningMessage("Clear the cache of compiled kernels?", options, clear)) === clear) {
-    const [done = ""] = (await cache("--clear")).trim().split("\n");
+    const [done = ""] = (await cache("clear")).trim().split("\n");
     void vscode.window.showInformationMessage(`Fuselens: ${done}.`);
     await session.restart("the cache was cleared");
   }

@@ -127,7 +127,7 @@ def _look_into(kind: Path, suffixes: tuple[str, ...], found: Contents) -> None:
             found.others.append(folder)
             continue
         for path, status in _listed(folder):
-            if stat.S_ISREG(status.st_mode) and _is_entry(path, suffixes):
+            if stat.S_ISREG(status.st_mode) and is_entry(folder.name, path.name, suffixes):
                 found.entries[path] = status.st_size
             else:
                 found.others.append(path)
@@ -135,9 +135,11 @@ def _look_into(kind: Path, suffixes: tuple[str, ...], found: Contents) -> None:
     found.folders.append(kind)
 
 
-def _is_entry(path: Path, suffixes: tuple[str, ...]) -> bool:
-    stem, dot, end = path.name.partition(".")
-    return dot + end in suffixes and _KEY.fullmatch(stem) is not None and stem.startswith(path.parent.name)
+def is_entry(folder: str, name: str, suffixes: tuple[str, ...]) -> bool:
+    """Whether a file is called as entries of a kind are, in their folder."""
+    stem, dot, end = name.partition(".")
+    known = dot + end in suffixes and _KEY.fullmatch(stem) is not None
+    return known and _PREFIX.fullmatch(folder) is not None and stem.startswith(folder)
 
 
 def _is_abandoned(status: os.stat_result) -> bool:

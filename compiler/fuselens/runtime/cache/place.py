@@ -22,11 +22,12 @@ from ...system import ownership
 
 if TYPE_CHECKING:
     from ...record.report import Diagnostic
+    from .remote import Remote
 
 PREFIX = "fuselens-cache-"
 TAG = "CACHEDIR.TAG"  # https://bford.info/cachedir/: backups leave a folder out that has one
 SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
-TAG_TEXT = SIGNATURE + b"\n# This folder is a cache that fuselens made: `fuselens cache --clear` empties it.\n"
+TAG_TEXT = SIGNATURE + b"\n# This folder is a cache that fuselens made: `fuselens cache clear` empties it.\n"
 KINDS = {  # what entries are called: <kind>/<two digits>/<forty digits><suffix>
     "graph": (".forward", ".backward"), "results": ("",), "cpp": (".so",), "cubin": ("",), "measured": (".json",), "inputs": (".json",),
     "keys": (".json",), "live": (),
@@ -43,6 +44,8 @@ class Place:
     def __init__(self, wanted: Path, fixed: bool = False) -> None:
         self.root, self.readable = wanted, [wanted]
         self.finding: Diagnostic | None = None
+        self.remote: Remote | None = None  # where entries come from that are not here
+        self.used: set[str] = set()  # entries that this process read or made, by kind, folder and name
         self._wanted, self._fixed, self._why = wanted, fixed, ""
         self._used: set[Path] = set()  # where temporary ones were made
         self._one_at_a_time = threading.Lock()

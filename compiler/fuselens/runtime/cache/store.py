@@ -33,8 +33,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ...system import ownership
 from . import place as cache_place
 from .place import ABANDONED_SECONDS, SCRATCH, Place
+from .remote import SHARED, remote
 
 if TYPE_CHECKING:
+    from ...config import Config
     from ...record.report import Diagnostic
 
 T = TypeVar("T")
@@ -70,6 +72,14 @@ class Cache:
         self.diagnostics: list[Diagnostic] = []
         self._told: Diagnostic | None = None
 
+    @classmethod
+    def of(cls, config: Config) -> Cache:
+        """The cache of a configuration, with the one that machines share, if it names one: for all caches of this process."""
+        found = cls(config.cache_dir)
+        url = config.remote_cache
+        found.place.remote = remote(url, config.remote_cache_secret) if url else None
+        return found
+
     @property
     def root(self) -> Path:
         return self.place.root
@@ -85,21 +95,53 @@ class Cache:
 
     def exists(self, kind: str, key: str, suffix: str = "") -> bool:
         """Whether there is such an entry, whole or not."""
-        return any(os.path.exists(root / kind / key[:2] / (key + suffix)) for root in self.place.readable)
+        name = _name(kind, key, suffix)
+        return any(os.path.exists(root / name) for root in self.place.readable) or self._fetched(kind, name)
 
     @contextlib.contextmanager
     def opened(self, kind: str, key: str, suffix: str = "") -> Iterator[Opened | None]:
         """An entry that is there and whole. A damaged one is removed and recorded."""
-        name = os.path.join(kind, key[:2], key + suffix)
-        for root in self.place.readable:
-            found = self._open(root, root / name)
-            if found is not None:
-                try:
-                    yield found
-                finally:
-                    os.close(found.descriptor)
-                return
-        yield None
+        name = _name(kind, key, suffix)
+        found = self._found(name)
+        if found is None and self._fetched(kind, name):
+            found = self._found(name)
+        if found is None:
+            yield None
+            return
+        self.place.used.add(name)
+        try:
+            yield found
+        finally:
+            os.close(found.descriptor)
+
+    def _found(self, name: str) -> Opened | None:
+        return next(filter(None, (self._open(root, root / name) for root in self.place.readable)), None)
+
+    def _fetched(self, kind: str, name: str) -> bool:
+        """Whether the shared cache had an entry, which is here now."""
+        remote = self.place.remote
+        if remote is None or kind not in SHARED:
+            return False
+        data = remote.fetch(name)
+        return data is not None and self.take(name, data)
+
+    def take(self, name: str, sealed: bytes) -> bool:
+        """Keeps an entry that was sealed elsewhere. Whether it is whole, and could be kept."""
+        content, mark, digest = sealed.rpartition(_MARK)
+        if not mark or hashlib.sha256(content).hexdigest().encode() != digest:
+            return False
+
+        def write(directory: Path) -> None:
+            made = directory / "entry"
+            made.write_bytes(sealed)
+            self._move(made, self.root / name)
+
+        try:
+            self.making(write)
+        except OSError:
+            return False
+        self.place.used.add(name)
+        return True
 
     def _open(self, root: Path, path: Path) -> Opened | None:
         try:
@@ -140,17 +182,34 @@ class Cache:
             self.making(write)
         return self.path(kind, key, suffix)
 
+    @staticmethod
+    def sealed(content: bytes) -> bytes:
+        """An entry's content with the checksum that it is believed for."""
+        return content + _MARK + hashlib.sha256(content).hexdigest().encode()
+
     def adopt(self, made: Path, path: Path) -> None:
         """Seals a finished file with its checksum and moves it into place, whole or not at all. Raises OSError.
 
         Loaders of shared libraries ignore bytes after the last section, so libraries are sealed like the rest.
         """
         with made.open("r+b") as file:
-            digest = hashlib.sha256(file.read()).hexdigest().encode()
-            file.write(_MARK + digest)
-        self.move(made, path)
+            content = file.read()
+            sealed = self.sealed(content)
+            file.write(sealed[len(content) :])
+        self._move(made, path)
+        kind, name = path.parts[-3], os.path.join(*path.parts[-3:])
+        self.place.used.add(name)
+        if self.place.remote is not None and kind in SHARED:
+            self.place.remote.give(name, sealed)
 
-    def move(self, made: Path, path: Path) -> None:
+    def offer(self, kind: str, key: str, suffix: str = "") -> None:
+        """Gives an entry, which another process of this machine made, to the shared cache, where there is one."""
+        remote = self.place.remote
+        if remote is not None and kind in SHARED:
+            with contextlib.suppress(OSError):
+                remote.give(_name(kind, key, suffix), self.path(kind, key, suffix).read_bytes())
+
+    def _move(self, made: Path, path: Path) -> None:
         """Moves a finished file to its place, for this user alone. Raises OSError."""
         for folder in (path.parent.parent, path.parent):
             with contextlib.suppress(FileExistsError):
@@ -207,10 +266,18 @@ class Cache:
     def drain(self) -> list[Diagnostic]:
         """The records since the last call."""
         found, self.diagnostics = self.diagnostics, []
+        remote = self.place.remote
+        if remote is not None and (missing := remote.told()) is not None:
+            found.append(missing)
         if self.place.finding is not None and self._told is not self.place.finding:
             self._told = self.place.finding
             found.append(self._told)
         return found
+
+
+def _name(kind: str, key: str, suffix: str) -> str:
+    """Where an entry is in every cache."""
+    return os.path.join(kind, key[:2], key + suffix)
 
 
 def _used(descriptor: int) -> None:

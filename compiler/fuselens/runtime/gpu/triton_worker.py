@@ -29,7 +29,7 @@ from typing import Any
 from ...config import triton_variables
 from ...system.generated_modules import module_of
 from ..cache.store import Cache
-from .triton_jobs import Binary, Job
+from .triton_jobs import KIND, Binary, Job
 
 _WARM_LIMIT = 60  # seconds
 _PIPE_BYTES = 1 << 20  # who asks does not wait until the worker has imported Triton
@@ -68,6 +68,8 @@ def binary(job: Job, cache: Cache) -> Binary:
     raises."""
     (died,) = wait([job], cache)
     made = job.binary(cache)
+    if made is not None:
+        cache.offer(KIND, job.key)
     if made is None and died == signal.SIGALRM:
         raise RuntimeError(f"Triton's compiler took longer than {job.limit:g} s (option build_limit)")
     if made is None and died:
