@@ -5,9 +5,12 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -176,6 +179,31 @@ def test_machines_that_share_a_folder(tmp_path: Path) -> None:
             path.write_bytes(bit(path.read_bytes(), 100))
     third = ran(tmp_path, "three", **shared)
     assert " found" not in third.stderr.replace("not found", "") and third.stdout == first.stdout
+
+
+@pytest.fixture
+def redis_url(tmp_path: Path) -> Iterator[str]:
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("there is no redis-server (Debian: apt-get install redis-server)")
+    place = tempfile.mkdtemp(prefix="redis-")  # a socket's path must be short
+    command = [program, "--port", "0", "--unixsocket", f"{place}/socket", "--save", "", "--dir", place]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
+        while not os.path.exists(f"{place}/socket"):
+            assert server.poll() is None
+            time.sleep(0.01)
+        yield f"unix://{place}/socket"
+        server.terminate()
+    shutil.rmtree(place)
+
+
+def test_machines_that_share_a_server_of_redis(tmp_path: Path, redis_url: str) -> None:
+    shared = {"FUSELENS_REMOTE_CACHE": redis_url, "FUSELENS_REMOTE_CACHE_SECRET": "a word"}
+    first, second = ran(tmp_path, "one", **shared), ran(tmp_path, "two", **shared)
+    assert "not found" in first.stderr and "graph found" in second.stderr and "not found" not in second.stderr
+    assert second.stdout == first.stdout
+    other = ran(tmp_path, "three", **{**shared, "FUSELENS_REMOTE_CACHE_SECRET": "another"})
+    assert "graph found" not in other.stderr and other.stdout == first.stdout
 
 
 def test_an_address_that_is_wrong_is_one_finding(tmp_path: Path) -> None:
