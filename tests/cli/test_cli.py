@@ -351,3 +351,20 @@ def test_inputs_of_an_own_run_are_recorded(tmp_path: Path, monkeypatch: pytest.M
     }
     assert types == {"wide": "f32[7, 2]", "other": "f32[7, 4]", "double": "f32[7, 2]"}
     assert fuselens("record", "absent.py", cwd=tmp_path).returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("fuselens do", ["doctor"]), ("fuselens cache ve", ["verify"]), ("fuselens check --form", ["--format"]),
+     ("fuselens check --format g", ["github"])],
+)  # fmt: skip
+def test_completion(tmp_path: Path, typed: str, offered: list[str]) -> None:
+    out = tmp_path / "out"
+    shell = {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_IFS": "\n",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(out),
+        "COMP_LINE": typed,
+    }
+    done = fuselens(COMP_POINT=str(len(typed)), COMP_TYPE="9", **shell)
+    assert (done.returncode, [word.strip() for word in out.read_text().splitlines()]) == (0, offered)

@@ -6,11 +6,24 @@ that hangs or aborts costs its own check. What is printed is a view of the repor
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import os
 from collections.abc import Sequence
 
 from ..system import console
 from .parser import parser
 from .targets import UsageError
+
+
+def _completed(commands: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Answers the shell where that asks what could come next (argcomplete), and ends."""
+    if "_ARGCOMPLETE" in os.environ:
+        with contextlib.suppress(ImportError):
+            import argcomplete
+
+            argcomplete.autocomplete(commands)
+    return commands
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.open_streams()
     try:
         try:
-            arguments = parser().parse_args(argv)
+            arguments = _completed(parser()).parse_args(argv)
             return int(arguments.run(arguments))
         finally:
             console.flush()

@@ -29,7 +29,7 @@ def of_files() -> dict[str, Any]:
     items = _schema(FileReport, defined)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": f"https://fuselens.dev/report-{SCHEMA_VERSION}.schema.json",
+        "$id": f"urn:fuselens:report:{SCHEMA_VERSION}",
         "title": "What fuselens check --format json prints",
         "type": "array",
         "items": items,
