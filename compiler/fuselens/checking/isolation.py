@@ -88,6 +88,7 @@ def preload(tell: Callable[[str], None] = lambda _: None) -> wire.Event:
     """Imports torch and the compiler. The ``ready`` event: versions, or FL907/FL911 that say what is missing. ``tell`` is
     told what takes long."""
     python = platform.python_version()
+    os.environ.pop("FUSELENS_DEBUG", None)  # a folder for each function of a run; a check has `--dump`
     tell(" ".join(("importing torch", *_plain_version("torch"), "in Python", python)))
     warnings.filterwarnings("ignore", "Failed to initialize NumPy")  # where it is not installed, nobody needs it
     try:

@@ -49,6 +49,11 @@ class Key:
     frame: str = ""
     parts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    @functools.cached_property
+    def told(self) -> dict[str, Any]:
+        """The parts as they are kept for those who miss the entry: JSON-ready, and short."""
+        return {"name": self.name, **{name: _short(value) for name, value in self.parts.items()}}
+
 
 class _Nameless(Exception):
     """The graph holds something that has no name which means the same in another process; the message says what."""
@@ -88,11 +93,6 @@ def key_for(
 # --- why an entry is missing ------------------------------------------------------------------------------------------
 
 
-def told(key: Key) -> dict[str, Any]:
-    """A key's parts as they are kept for those who miss it: JSON-ready, and short."""
-    return {"name": key.name, **{name: _short(value) for name, value in key.parts.items()}}
-
-
 def _short(value: Any) -> Any:
     text = json.dumps(value, default=str)
     return json.loads(text) if len(text) <= _READABLE else hashlib.sha256(text.encode()).hexdigest()
@@ -102,7 +102,7 @@ def why_missing(key: Key, before: Sequence[Mapping[str, Any]]) -> str:
     """What of ``key`` differs from the nearest of those that were kept ``before``, newest first."""
     if not before:
         return "it was not compiled before"
-    now = told(key)
+    now = key.told
     if any(other.get("name") == key.name for other in before):
         return "its entry was removed"
     nearest = min(before, key=lambda other: sum(now[name] != other.get(name) for name in _DIFFERENCES))

@@ -29,7 +29,7 @@ from ..record import report
 from ..runtime.cache.contents import trim
 from ..runtime.cache.store import Cache, key_of
 from ..torch_private.fake_results import Layout
-from .cache_keys import Key, own_sources, told, versions, why_missing
+from .cache_keys import Key, own_sources, versions, why_missing
 from .entries import Form, NotStorable
 
 if TYPE_CHECKING:
@@ -100,9 +100,8 @@ class GraphCache:
 
     def _tell(self) -> None:
         """Keeps the parts of this key for those who miss it."""
-        now = told(self.key)
         others = [k for k in self._told() if k.get("name") != self.key.name]
-        self.cache.put(_KEYS, self.key.frame, json.dumps([now, *others][:_TOLD]).encode(), ".json")
+        self.cache.put(_KEYS, self.key.frame, json.dumps([self.key.told, *others][:_TOLD]).encode(), ".json")
 
     def load_backward(self) -> Program | None:
         """The entry of the backward, which there is once it has been compiled."""

@@ -149,7 +149,7 @@ class Recorder:
     def _dump(self) -> None:
         """Writes what is known by now into the dump folder that was asked for, if one was."""
         wanted = self.config.dump
-        if wanted is None or self._gave_up:
+        if wanted is None or self._gave_up or not self.report.function:
             return
         from ..record.printed import folder
 

@@ -217,7 +217,7 @@ def _graph_text(graph: Graph, file: str) -> list[str]:
     for d in graph.decisions:
         if d.verdict in ("saved", "recomputed"):
             continue
-        out.append(decision_text(d, file))
+        out += decision_text(d, file).splitlines()
     out += [f"{t.stage:<16} {seconds_text(t.seconds)}" for t in graph.timings]
     if graph.stages:
         out.append(f"stages: {', '.join(s.name for s in graph.stages)}")

@@ -32,6 +32,7 @@ KINDS = {  # what entries are called: <kind>/<two digits>/<forty digits><suffix>
     "graph": (".forward", ".backward"), "results": ("",), "cpp": (".so",), "cubin": ("",), "measured": (".json",), "inputs": (".json",),
     "keys": (".json",), "live": (),
 }  # fmt: skip
+SHARED = frozenset({"graph", "results", "cpp", "cubin"})  # measured times and recorded inputs stay where they were made
 SCRATCH = re.compile(r"\.making-[a-z0-9_]{8}")  # private folders, in which entries are made
 ROOM = 1 << 20  # bytes that a temporary folder must take
 ABANDONED_SECONDS = 600  # a process that was killed left its private folder behind: none is in use for so long

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from ...record.report import Diagnostic
 
-SHARED = frozenset({"graph", "results", "cpp", "cubin"})  # measured times and recorded inputs stay where they were made
 _SIGNED = b"fuselens-hmac:"
 _WAITING = 256  # entries that wait to be given away; what comes beyond is not
 _EXIT_SECONDS = 10.0

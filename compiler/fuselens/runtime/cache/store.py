@@ -32,8 +32,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...system import ownership
 from . import place as cache_place
-from .place import ABANDONED_SECONDS, SCRATCH, Place
-from .remote import SHARED, remote
+from .place import ABANDONED_SECONDS, SCRATCH, SHARED, Place
 
 if TYPE_CHECKING:
     from ...config import Config
@@ -76,8 +75,10 @@ class Cache:
     def of(cls, config: Config) -> Cache:
         """The cache of a configuration, with the one that machines share, if it names one: for all caches of this process."""
         found = cls(config.cache_dir)
-        url = config.remote_cache
-        found.place.remote = remote(url, config.remote_cache_secret) if url else None
+        if config.remote_cache:
+            from .remote import remote  # Triton's worker starts without
+
+            found.place.remote = remote(config.remote_cache, config.remote_cache_secret)
         return found
 
     @property
