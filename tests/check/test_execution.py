@@ -67,5 +67,5 @@ def test_other_words_are_refused() -> None:
 def test_on_the_command_line(written: Written, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check", "--execution", "never", str(written(PROGRAM))]) == 0
     printed = capsys.readouterr().out
-    assert "information FL923: `step` was not compiled" in printed
+    assert "FL923  `step` was not compiled" in printed
     assert "likely" in printed

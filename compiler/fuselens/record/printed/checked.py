@@ -31,10 +31,11 @@ def status(report: Report) -> Status:
 
 
 def listed(report: Report) -> list[Diagnostic]:
-    """The findings that a reader must see: what breaks or prevents, and why a function is not compiled at all."""
+    """The findings that a reader must see: what breaks, is likely to, or prevents, and why a function is not compiled at all."""
     found = [d for d in report.diagnostics if d.severity in _LISTED]
     if status(report) == "not compiled" and not found and not report.breaks:
         found = report.diagnostics[:1]
+    found += [d for d in report.diagnostics if d.predicted and d not in found]
     return _by_place([*report.breaks, *found])
 
 
