@@ -55,17 +55,6 @@ def targets(text: str) -> Iterator[Target]:
     yield Target(path, function)
 
 
-def one_function(text: str) -> Target:
-    """The function behind ``FILE.py::function``, or that of a file which has one. Raises UsageError."""
-    found = list(targets(text))
-    if len(found) == 1 and not found[0].function and len(names := functions(found[0].path)) == 1:
-        return Target(found[0].path, names[0])
-    if len(found) != 1 or not found[0].function:
-        known = ", ".join(f"{found[0].path}::{n}" for n in functions(found[0].path)) if len(found) == 1 else ""
-        raise UsageError(f"{text}: name one function{f': {known}' if known else ', as FILE.py::function'}")
-    return found[0]
-
-
 def _python_files(directory: Path) -> Iterator[Path]:
     """Files below ``directory`` with annotated functions, and those that cannot be read, or parsed although they seem to have
     some: compiling them will say why."""

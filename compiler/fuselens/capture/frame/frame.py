@@ -157,11 +157,8 @@ class FrameCompiler:
     ) -> _hook.Entry | None:
         try:
             return self._entry_for(function, code, args, misses)
-        except (
-            CodedError,
-            UsageError,
-            BackendError,
-        ) as error:  # what the program asked to be told: our own frames say nothing
+        except (CodedError, UsageError, BackendError) as error:  # what the program asked to be told
+            # Our own frames say nothing to it.
             raise error.with_traceback(None) from error.__cause__
         except FuselensWarning:
             raise

@@ -37,7 +37,8 @@ def program(
     try:
         body = _body(graph)
     except Exception as error:  # noqa: BLE001 - whatever it is, only this text is lost
-        body = f'raise SystemExit("this graph cannot be run on its own: {str(error)!r}")\n\n\ndef graph(self, *inputs):\n    ...\n'
+        why = f"this graph cannot be run on its own: {error}"
+        body = f"raise SystemExit({why!r})\n\n\ndef graph(self, *inputs):\n    ...\n"
     made = "\n".join(f"        {_input(value)}," for value in inputs)
     return _TEMPLATE.format(
         about=about.replace('"""', "'''"),

@@ -100,13 +100,11 @@ def prune(root: Path, *, to: int | None = None, before: float | None = None) -> 
     more than ``to`` bytes are left. Gives what was removed. Raises OSError."""
     removed, left = [], 0
     for entry in entries(root):
-        old = before is not None and entry.used < before
-        if old or (to is not None and left + entry.bytes > to):
+        left += entry.bytes
+        if (before is not None and entry.used < before) or (to is not None and left > to):
             with contextlib.suppress(FileNotFoundError):
                 entry.path.unlink()
             removed.append(entry)
-        else:
-            left += entry.bytes
     return removed
 
 

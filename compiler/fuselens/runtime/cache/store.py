@@ -128,8 +128,7 @@ class Cache:
 
     def take(self, name: str, sealed: bytes) -> bool:
         """Keeps an entry that was sealed elsewhere. Whether it is whole, and could be kept."""
-        content, mark, digest = sealed.rpartition(_MARK)
-        if not mark or hashlib.sha256(content).hexdigest().encode() != digest:
+        if _unsealed(sealed) is None:
             return False
 
         def write(directory: Path) -> None:
@@ -163,8 +162,8 @@ class Cache:
             data = ownership.content(descriptor)
         except OSError:
             data = b""
-        content, mark, digest = data.rpartition(_MARK)
-        if mark and hashlib.sha256(content).hexdigest().encode() == digest:
+        content = _unsealed(data)
+        if content is not None:
             _used(descriptor)
             return Opened(path, content, descriptor)
         os.close(descriptor)
@@ -274,6 +273,12 @@ class Cache:
             self._told = self.place.finding
             found.append(self._told)
         return found
+
+
+def _unsealed(data: bytes) -> bytes | None:
+    """The content of an entry, None where its checksum is another."""
+    content = data.rpartition(_MARK)[0]
+    return content if Cache.sealed(content) == data else None
 
 
 def _name(kind: str, key: str, suffix: str) -> str:
