@@ -164,7 +164,7 @@ def test_what_cannot_be_written_down_says_so() -> None:
 def test_a_reason_with_quotes_is_a_program_all_the_same() -> None:
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
-    strange: Any = type("it's \"quoted\"", (), {})()
+    strange: Any = type('it\'s "quoted"', (), {})()
     graph.output((graph.call_function(torch.add, (x, strange)),))
     text = program_text.program(graph, [torch.ones(2)], about="a graph", options={})
     assert "this graph cannot be run on its own" in text
