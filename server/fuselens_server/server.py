@@ -78,6 +78,7 @@ class FuselensServer(LanguageServer):
         self.ending = Ending(self.leave)
         self.live = LiveRuns(self.publisher.live_changed, self._cell_of)
         self._worker_status: WorkerStatus | None = None
+        self._configuring = 0
         self._background: set[asyncio.Future[Any]] = set()
 
     def feature(self, feature_name: str, options: Any = None) -> Callable[[Any], Any]:
@@ -184,6 +185,8 @@ class FuselensServer(LanguageServer):
         if state == "ready" and self.checks.documents:
             names = [PurePath(document.path).name for document in self.checks.documents]
             state, message = "compiling", f"compiling {names[0] if len(names) == 1 else f'{len(names)} files'}"
+        elif state == "ready" and self._configuring:
+            state, message = "compiling", "taking new settings"
         elif state == "ready" and (doing := self._in_the_background()):
             message = "; ".join(doing)
         torch = status.versions.get("torch", "")
@@ -209,6 +212,17 @@ class FuselensServer(LanguageServer):
         if changed & SHOWN:
             self.refreshes.ask_for_annotations()
         return bool(changed - SHOWN)
+
+    async def reconfigure(self) -> None:
+        """Takes the client's settings, and checks again where what was checked holds no longer."""
+        self._configuring += 1
+        self.send_status()
+        try:
+            if await self.configure():
+                await self.restart()
+        finally:
+            self._configuring -= 1
+            self.send_status()
 
     async def restart(self) -> None:
         """New workers, and every open document checked again with them."""

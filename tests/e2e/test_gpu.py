@@ -33,6 +33,7 @@ def test_lenses_and_findings(workbench: Workbench, gpu: Path) -> None:
     assert ("FL101", "scaled.abs().max() > limit") in found
     unrecorded = [d.message for d in workbench.probe.diagnostics(gpu) if d.code == "FL501"]
     assert len(unrecorded) == 3 and all("cuda:sm_90 is compiled for, not run on" in message for message in unrecorded)
+    workbench.go_to(gpu, "hidden = F")  # a terminal may take half of the editor
     workbench.visible(".codelens-decoration a", "8 kernels")
     workbench.screenshot("50-gpu")
 

@@ -130,12 +130,8 @@ class Configuration:
     def _came_late(self, answer: asyncio.Future[Any]) -> None:
         """What the client tells when it was no longer waited for is asked for again, and taken."""
 
-        async def take() -> None:
-            if await self._server.configure():
-                await self._server.restart()
-
         if not answer.cancelled() and answer.exception() is None:
-            self._late = asyncio.ensure_future(take())
+            self._late = asyncio.ensure_future(self._server.reconfigure())
 
     async def _sections(self, scopes: list[str | None]) -> list[Any]:
         """The section of each scope; None where the client has none or does not say. Where it says so late, all is asked again."""

@@ -31,15 +31,13 @@ def register(server: FuselensServer) -> None:
 
     @server.feature(lsp.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)
     async def did_change_workspace_folders(ls: FuselensServer, _: lsp.DidChangeWorkspaceFoldersParams) -> None:
-        if await ls.configure():
-            await ls.restart()
+        await ls.reconfigure()
 
     @server.feature(lsp.WORKSPACE_DID_CHANGE_CONFIGURATION)
     async def did_change_configuration(ls: FuselensServer, params: lsp.DidChangeConfigurationParams) -> None:
         told = params.settings
         ls.configuration.told = told.get("fuselens", told) if isinstance(told, Mapping) else None
-        if await ls.configure():
-            await ls.restart()
+        await ls.reconfigure()
 
     @server.feature(lsp.SHUTDOWN)
     async def shutdown(ls: FuselensServer, _: None) -> None:
