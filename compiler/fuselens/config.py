@@ -17,6 +17,7 @@ from typing import Any
 
 _WEEK = 604800
 TARGET = re.compile(r"auto|cpu|cuda(:sm_\d+[af]?)?")
+UNTIL = re.compile(r"|capture|joint|lower|(simplify|fuse|generate)(:\d+)?")  # the number: so many rewrites or fusions
 EXECUTIONS = ("slice", "import", "never")
 TARGETS = "auto, cpu, cuda or a GPU's architecture, such as cuda:sm_90"
 
@@ -59,6 +60,7 @@ class Config:
     remote_cache_secret: str = field(default="", repr=False)  # entries of the shared cache are signed with it
     cxx: str = ""  # empty: $CXX, else g++, clang++, ziglang
     cpu_isa: str = ""  # "", "avx2", "avx512", "neon", "scalar"
+    until: str = ""  # the stage after which graphs run as they are (see UNTIL): how `fuselens bisect` finds a wrong one
     print_after: tuple[str, ...] = ()
     dump: Path | None = None
     strict: bool = False  # raise the compiler's own errors instead of running eagerly (its tests do)
@@ -72,6 +74,8 @@ class Config:
             raise ValueError(f"target is {self.target!r}: give {TARGETS}")
         if self.as_mode and self.as_mode not in MODES:
             raise ValueError(f"as_mode is {self.as_mode!r}: give {', '.join(MODES)}")
+        if not UNTIL.fullmatch(self.until):
+            raise ValueError(f"until is {self.until!r}: give capture, joint, simplify, lower, fuse or generate")
         if self.execution not in EXECUTIONS:
             raise ValueError(f"execution is {self.execution!r}: give {', '.join(EXECUTIONS[:-1])} or {EXECUTIONS[-1]}")
         if not 0.0 <= self.memory_budget <= 1.0:
@@ -215,6 +219,12 @@ def _value(name: str, value: Any) -> Any:
     elif isinstance(value, (int, float) if kind is float else kind):
         return value
     raise TypeError(f"option {name} takes {kind.__name__ if isinstance(kind, type) else kind}, not {value!r}")
+
+
+def last_stage(config: Config) -> tuple[str, int | None]:
+    """The stage that ``until`` names, "" for none, and how many of its rewrites or fusions are made; None: all."""
+    name, _, most = config.until.partition(":")
+    return name, int(most) if most else None
 
 
 def assembly_of(config: Config) -> frozenset[str]:

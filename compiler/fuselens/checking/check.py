@@ -9,6 +9,7 @@ another process can survive (endless loops, aborts, all memory) is :mod:`fuselen
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import sys
 import time
@@ -20,8 +21,9 @@ from typing import Any
 from .. import api, sandbox
 from ..capture import classify
 from ..config import Config, from_environment
-from ..inputs import recorded_inputs
+from ..inputs import comparison, recorded_inputs
 from ..inputs.example_inputs import ExampleInputs
+from ..pipeline import Recorder
 from ..record.report import Diagnostic, FileReport, Report, RunResult, Span
 from ..source import discovery, fixes, predictions
 from ..source.discovery import Annotated
@@ -31,6 +33,7 @@ from .input_sources import inputs_of, recorded
 from .located import Found
 from .opening import OpenFile, Progress, found_in, opened, silent
 from .parsing import FileRefused, parsed, read_source
+from .user_code import describe
 
 log = logging.getLogger(__name__)
 
@@ -174,6 +177,62 @@ def run_function(
     except FileRefused as refusal:
         error = refusal.diagnostic
         return RunResult(qualname, agrees=False, detail=error.message, error=error)
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """One kind of inputs, and what came of them: ``detail`` is the first difference, or what was compared."""
+
+    inputs: str
+    agrees: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """``uncompiled`` says what runs eagerly, and why."""
+
+    function: str
+    inputs: list[Verified]
+    uncompiled: str = ""
+    compiled: bool = True
+
+
+def verify_function(
+    path: str | Path, qualname: str, config: Config | None, gradients: bool, progress: Progress
+) -> Verification:  # fmt: skip
+    """Compares one function with eager on many inputs: other values, signs and sizes, and numbers that are not finite. Where
+    eager raises, the compiled function must raise an error of the same type. Raises FileRefused."""
+    from .trial_inputs import about, variants
+
+    with opened_function(path, qualname, None, config, progress) as function:
+        chosen = dataclasses.replace(function.config, explore=False, weightless=False, fallback_random=True)
+        recorder = Recorder(qualname, str(path), None, chosen, texts=False)
+        compiled = api.wrap(function.target, chosen, recorder=recorder, owner=object())
+        dynamic, rows = function.inputs().dynamic, list[Verified]()
+        for number, (args, kwargs) in enumerate(variants(function)):
+            name = about(number, dynamic)
+            progress(f"{qualname}: {name}")
+            rows.append(_verified(name, function.target, compiled, args, kwargs, gradients))
+        for refused in sandbox.take():
+            raise FileRefused(refused)
+        return Verification(qualname, rows, recorder.report.uncompiled, recorder.report.compiled)
+
+
+def _verified(
+    name: str, eager: Any, compiled: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool
+) -> Verified:  # fmt: skip
+    judged = comparison.judge(eager, compiled, args, kwargs, gradients=gradients)
+    if judged.raised is None:
+        return Verified(name, judged.agrees or not judged.repeatable, judged.detail)
+    which, error = judged.raised
+    if which == "compiled":
+        return Verified(name, False, f"the compiled call raised {describe(error)}")
+    other = comparison.observe(compiled, args, kwargs, gradients=False)
+    same = "raised" in other and type(other["raised"]) is type(error)
+    found = "nothing" if "raised" not in other else describe(other["raised"])
+    said = f"both raise {describe(error)}" if same else f"eager raises {describe(error)}, compiled raises {found}"
+    return Verified(name, same, said)
 
 
 def node_values(path: str | Path, qualname: str, source: str | None = None, config: Config | None = None) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import faulthandler
 import gc
 import importlib
@@ -538,7 +539,7 @@ def _cause_of_death(status: int | None) -> str:
 
 
 def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
-    """Answers one check, run, values, warm or fix request in this process."""
+    """Answers one request in this process."""
     from .. import live
     from . import check, trials
     from .parsing import FileRefused
@@ -568,6 +569,18 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
             send(wire.Event(request.id, "result", text=text))
         except FileRefused as refused:
             send(wire.Event(request.id, "result", file=FileReport(request.path, [], [refused.diagnostic])))
+    elif request.method == "verify":
+        (function,) = request.functions
+        try:
+            found = check.verify_function(request.path, function, chosen, gradients, progress)
+            send(wire.Event(request.id, "result", text=json.dumps(dataclasses.asdict(found))))
+        except FileRefused as refused:
+            send(wire.Event(request.id, "result", file=FileReport(request.path, [], [refused.diagnostic])))
+    elif request.method in ("graphs", "probe"):
+        from ..bisecting import answers
+
+        answer = answers.of_graphs if request.method == "graphs" else answers.of_probe
+        send(wire.Event(request.id, "result", text=answer(request, chosen, gradients, progress)))
     elif request.method == "warm":
         _step_back()
         file = check.warm_file(request.path, request.source, request.functions, progress, chosen)

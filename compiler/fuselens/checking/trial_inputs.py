@@ -19,6 +19,20 @@ _VARIANTS = 28
 SAME_INTEGERS = frozenset({0, *range(1, _VARIANTS, 2)}) - {17, 19}  # the example's, in another order
 
 
+_OTHERS = {
+    0: "the example inputs", 1: "other values", 2: "no value below zero", 3: "no value above zero", 6: "zeros",
+    7: "ten times the values", 8: "small values", 13: "ones", 14: "large values", 22: "a NaN", 23: "an infinity",
+    24: "a negative infinity",
+}  # fmt: skip
+
+
+def about(variant: int, dynamic: object) -> str:
+    """What is different about the inputs of a variant."""
+    if variant in (4, 5) and dynamic:
+        return "other sizes"
+    return _OTHERS.get(variant, f"other values ({variant})")
+
+
 def variants(function: OpenFunction) -> Iterator[Call]:
     """Calls of ``function``, the same ones for each copy of it: the example's, other values and signs, other sizes."""
     with seeded():

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import config
 from ..record import wire
-from . import caches, checks, doctor, others, runs
+from . import bisect, caches, checks, diff, doctor, others, runs
 
 _STATUS = """exit status:
   0  all is well, also where the reader of the output left early
@@ -31,6 +31,22 @@ _EXAMPLES = {
         "fuselens explain model.py --dump out/        # every stage, as files",
     ),
     "run": ("fuselens run model.py::step", "fuselens run --no-gradients model.py"),
+    "verify": ("fuselens verify model.py::step",),
+    "bench": (
+        "fuselens bench model.py::step",
+        "fuselens bench --modes default,max-autotune --rounds 3 model.py::step",
+    ),
+    "diff": (
+        "fuselens diff old.py::step new.py::step",
+        "fuselens diff --rev HEAD~1 model.py            # the file as it was, and as it is",
+        "fuselens diff --to-mode max-autotune --stage fuse model.py::step",
+        "fuselens diff --to-target cuda:sm_90 model.py::step",
+    ),
+    "bisect": (
+        "fuselens bisect model.py::step                    # which graph, operations and stage give wrong values",
+        "fuselens bisect model.py::step --slower-than 1.0  # which take longer than eager",
+        "fuselens bisect repro.py                          # of a graph's program, as --dump writes it",
+    ),
     "record": ("fuselens record train.py --epochs 1",),
     "codes": ("fuselens codes", "fuselens codes FL101"),
     "cache": (
@@ -63,7 +79,22 @@ def parser() -> argparse.ArgumentParser:
         command("check", checks.check, "compile functions; say of each whether it is whole, and what stands in its way")
     )
     _explain(command("explain", checks.explain, "print the whole report of one function or file"))
-    _run(command("run", runs.run, "run a function compiled and eagerly, compare and time both"))
+    _effects(command("run", runs.run, "run a function compiled and eagerly, compare and time both"))
+    _effects(command("verify", runs.verify, "compare a function with eager on many inputs"))
+    bench = command("bench", runs.bench, "time a function in each mode beside eager, in processes of their own")
+    bench.add_argument(
+        "--modes", default="", help="default, reduce-overhead, max-autotune, …; by default the one that is annotated"
+    )
+    bench.add_argument("--rounds", type=_positive, default=1, help="processes for each (default 1)")
+    _effects(bench)
+    _diff(command("diff", diff.diff, "say what two compilations of a function have different"))
+    _bisect(
+        command(
+            "bisect",
+            bisect.bisect,
+            "find which graph, operations and stage make a compiled function wrong, slow or crash",
+        )
+    )
     record = command(
         "record", runs.record,
         "run a program with this compiler in place of torch's; checks use what it calls functions with",
@@ -116,7 +147,8 @@ def _explain(command: argparse.ArgumentParser) -> None:
     _report_options(command)
 
 
-def _run(command: argparse.ArgumentParser) -> None:
+def _effects(command: argparse.ArgumentParser) -> None:
+    """The arguments of commands that run functions."""
     command.add_argument("target", metavar="FILE.py[::function]")
     command.add_argument("--no-gradients", action="store_true", help="compare the forward only")
     command.add_argument(
@@ -125,6 +157,35 @@ def _run(command: argparse.ArgumentParser) -> None:
         "they are refused (FL915)",
     )  # fmt: skip
     _compile_options(command)
+
+
+def _diff(command: argparse.ArgumentParser) -> None:
+    command.add_argument("target", metavar="FILE.py[::function]")
+    command.add_argument(
+        "other", metavar="OTHER.py[::function]", nargs="?", help="what it is compared with; or one of:"
+    )
+    command.add_argument("--rev", metavar="REVISION", help="compare with the file as git has it at REVISION")
+    command.add_argument("--to-mode", metavar="MODE", help="compare with what another mode makes of it")
+    command.add_argument("--to-target", metavar="TARGET", help="compare with what is made for another target")
+    command.add_argument(
+        "--stage",
+        action="append",
+        default=[],
+        metavar="STAGE",
+        help="also the lines of a stage's text (repeatable; all)",
+    )
+    _compile_options(command)
+
+
+def _bisect(command: argparse.ArgumentParser) -> None:
+    _effects(command)
+    command.add_argument(
+        "--slower-than", type=float, metavar="RATIO", help="look for what takes more than RATIO times as long as eager"
+    )
+    command.add_argument("--output", type=Path, metavar="DIR", help="where programs go (default fuselens_bisect/...)")
+    command.add_argument(
+        "--seconds", type=float, default=900.0, help="what is smallest by then is told (default 900; 0: no limit)"
+    )
 
 
 def _cache(command: argparse.ArgumentParser) -> None:

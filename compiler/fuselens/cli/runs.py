@@ -1,39 +1,144 @@
-"""``fuselens run`` and ``fuselens record``: functions and programs run."""
+"""``fuselens run``, ``verify``, ``bench`` and ``record``: functions and programs run."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import statistics
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from ..checking.isolation import Supervisor
 from ..record import views, wire
 from ..record.report import RunResult
 from .compiled import limits, options_of, supervisor
-from .progress import progress, say
+from .progress import Progress, progress, say
 from .targets import Target, UsageError, functions, targets
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Status 1 where a function differs from eager, or was not compiled in whole for a reason that is not its own."""
-    found = list(targets(arguments.target))
-    named = [Target(t.path, name) for t in found for name in ([t.function] if t.function else functions(t.path))]
-    if not named:
-        raise UsageError(f"{arguments.target} has no annotated functions")
-    options = options_of(arguments) | {
-        "gradients": not arguments.no_gradients,
-        "allow_effects": arguments.allow_effects,
-    }
-    results: list[RunResult] = []
+    named = _named(arguments.target)
     with progress(len(named)) as shown, supervisor(arguments, shown) as children:
-        for number, target in enumerate(named, start=1):
-            path = str(target.path)
-            request = wire.Request(number, "run", path, None, (target.function,), options, limits(arguments))
-            event = children.call(request, shown.saying(path))
-            shown.done()
-            if event.run is not None:
-                results.append(event.run)
+        results = [event.run for event in _asked("run", named, arguments, children, shown) if event.run is not None]
     for result in results:
         say(views.run_text(result))
     return int(not all(r.agrees and r.gradients_agree is not False and not r.uncompiled for r in results))
+
+
+def _named(target: str) -> list[Target]:
+    """The functions that an argument names. Raises UsageError."""
+    found = [Target(t.path, f) for t in targets(target) for f in ([t.function] if t.function else functions(t.path))]
+    if not found:
+        raise UsageError(f"{target} has no annotated functions")
+    return found
+
+
+def _asked(
+    method: Any, named: list[Target], arguments: argparse.Namespace, children: Supervisor, shown: Progress, **options: Any
+) -> Iterator[wire.Event]:  # fmt: skip
+    """The answers of a child for each function, in order."""
+    gradients, effects = not arguments.no_gradients, arguments.allow_effects
+    given = options_of(arguments) | {"gradients": gradients, "allow_effects": effects} | options
+    for number, target in enumerate(named, start=1):
+        path = str(target.path)
+        request = wire.Request(number, method, path, None, (target.function,), given, limits(arguments))
+        yield children.call(request, shown.saying(path))
+        shown.done()
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Status 1 where a function differs from eager on any of the inputs, or was not compiled for a reason that is not its own."""
+    named, wrong = _named(arguments.target), False
+    with progress(len(named)) as shown, supervisor(arguments, shown) as children:
+        events = list(_asked("verify", named, arguments, children, shown))
+    for target, event in zip(named, events, strict=True):
+        say(f"{target.path}::{target.function}")
+        if not event.text:
+            found = event.file.diagnostics if event.file else []
+            say("\n".join(views.diagnostic_text(d, full=True) for d in found) or "  not verified")
+            wrong = True
+            continue
+        told = json.loads(event.text)
+        rows = told["inputs"]
+        agreed = sum(row["agrees"] for row in rows)
+        say(f"  {agreed} of {len(rows)} kinds of inputs: {_shortest(rows)}")
+        for row in rows:
+            if not row["agrees"]:
+                say(f"  DIFFERS on {row['inputs']}: {row['detail']}")
+        if told["uncompiled"]:
+            say(f"  {'not compiled in whole' if told['compiled'] else 'not compiled'}: {told['uncompiled']}")
+        wrong |= agreed < len(rows) or bool(told["uncompiled"])
+    return int(wrong)
+
+
+def _shortest(rows: list[dict[str, Any]]) -> str:
+    """What the inputs that agree have been compared by."""
+    agreed = [row["detail"] for row in rows if row["agrees"]]
+    return min(agreed, key=len) if agreed else "none agrees"
+
+
+# --- times ------------------------------------------------------------------------------------------------------------
+
+
+def bench(arguments: argparse.Namespace) -> int:
+    """Times each function in each mode, every time in a process of its own; calls of the compiled and the eager function are made in
+    turn. Status 1 where one cannot be run, or differs from eager."""
+    named = _named(arguments.target)
+    modes = [mode.strip() for mode in arguments.modes.split(",") if mode.strip()] or [""]
+    wrong = False
+    with progress(len(named) * len(modes) * arguments.rounds) as shown, supervisor(arguments, shown) as children:
+        for target in named:
+            found: dict[str, list[RunResult]] = {mode: [] for mode in modes}
+            for _ in range(arguments.rounds):
+                for mode in modes:
+                    options = {"as_mode": mode} if mode else {}
+                    for event in _asked("run", [target], arguments, children, shown, **options):
+                        found[mode] += [event.run] if event.run is not None else []
+            say("\n".join(_table(target, found, arguments.rounds)))
+            wrong |= any(not r.agrees for results in found.values() for r in results)
+    return int(wrong)
+
+
+_COLUMNS = ("", "first call", "call", "eager", "speed-up", "memory", "eager's")
+
+
+def _table(target: Target, found: dict[str, list[RunResult]], rounds: int) -> Iterator[str]:
+    yield f"{target.path}::{target.function} (medians{f' of {rounds} processes' if rounds > 1 else ''})"
+    rows = [_COLUMNS]
+    notes: list[str] = []
+    for mode, results in found.items():
+        name = mode or "as annotated"
+        failed = next((r for r in results if not r.agrees or not r.compiled), None)
+        if failed is not None:
+            notes.append(f"  {name}: {views.run_text(failed)}")
+        if timed := [r for r in results if r.compiled_seconds and r.eager_seconds]:
+            rows.append(_row(name, timed))
+    widths = [max(len(row[k]) for row in rows) for k in range(len(_COLUMNS))]
+    for row in rows if len(rows) > 1 else ():
+        yield (
+            "  "
+            + "  ".join(
+                cell.rjust(w) if k else cell.ljust(w) for k, (cell, w) in enumerate(zip(row, widths, strict=True))
+            )
+        ).rstrip()
+    yield from notes
+
+
+def _row(name: str, results: list[RunResult]) -> tuple[str, ...]:
+    def middle(field: str) -> float | None:
+        values = [value for r in results if (value := getattr(r, field)) is not None]
+        return statistics.median(values) if values else None
+
+    speedup, least = middle("speedup"), [r.speedup_quartiles for r in results if r.speedup_quartiles]
+    spread = f" ({min(q[0] for q in least):.2f} to {max(q[1] for q in least):.2f})" if least else ""
+    memory = [middle("compiled_bytes"), middle("eager_bytes")]
+    return (
+        name, views.seconds_text(middle("compile_seconds")), views.seconds_text(middle("compiled_seconds")),
+        views.seconds_text(middle("eager_seconds")), f"{speedup:.2f} ×{spread}" if speedup else "–",
+        *("–" if m is None else views.bytes_text(int(m)) for m in memory),
+    )  # fmt: skip
 
 
 def record(arguments: argparse.Namespace) -> int:

@@ -50,35 +50,11 @@ def compare(
     ``progress`` is told what is being done; inside ``unpooled()`` freed memory goes back to the system, so that it can be
     measured; ``target`` is what is compiled for. ``probed`` are the kernels of the C++ units that the compiled call made,
     once it has made them, ``on_gpu`` gives those of its graphs for a GPU."""
-    progress("run eagerly")
-    notes, compiled_notes = Notes(), Notes()
-    expected = observe(eager, args, kwargs, gradients=gradients, notes=notes)
-    if "raised" in expected and gradients:
-        gradients = False
-        expected = observe(eager, args, kwargs, gradients=False, notes=notes)
-    if "raised" in expected:
-        return _raised(function, "eager", expected["raised"])
-    progress("run compiled")
-    actual = observe(compiled, args, kwargs, gradients=gradients, notes=compiled_notes)
-    if "raised" in actual:
-        return _raised(function, "compiled", actual["raised"])
-    worst, repeatable = [0.0], True
-    differences = _differences(expected, actual, worst)
-    left_out, excused = "", dict[str, str]()
-    if differences:  # a clock, an iterator, a file: what differs from call to call proves nothing
-        unsteady = _differences(expected, observe(eager, args, kwargs, gradients=gradients), [0.0])
-        repeatable = "result" not in unsteady
-        excused = dict.fromkeys(unsteady, "eager itself gives another value each time")
-        differences = {where: found for where, found in differences.items() if where not in unsteady}
-    # nor does what one rounding of the inputs changes as well, as an optimizer does that divides noise by noise
-    if differences:
-        nudged = observe(eager, _nudged(args), _nudged(kwargs), gradients=gradients)
-        rounding = _differences(expected, nudged, [0.0])
-        amplified = [where for where in differences if where in rounding]
-        differences = {where: found for where, found in differences.items() if where not in rounding}
-        excused |= dict.fromkeys(amplified, "rounding decides it: one bit of the inputs changes it in eager, too")
-        if amplified:
-            left_out = f"; rounding decides {_named(amplified)}: one bit of the inputs changes it in eager, too"
+    judged = judge(eager, compiled, args, kwargs, gradients=gradients, progress=progress)
+    if judged.raised is not None:
+        return _raised(function, *judged.raised)
+    expected, actual, differing = judged.expected, judged.actual, judged.differing
+    gradients = judged.gradients
     gradient_names = [name for name, found in expected["gradient"].items() if found is not None]
     with unchanged(eager, *args, *kwargs.values()):
         given, named = copied(args, False), copied(kwargs, False)
@@ -91,31 +67,102 @@ def compare(
     progress("time kernels")
     kernels = _kernel_runs(compiled, args, kwargs, gradients, probed, on_gpu())
     arguments = argument_names(_target(eager), args, kwargs)
-    values, more = table(expected, actual, arguments, [*notes.written, *compiled_notes.written], excused)
-    agreed = "values, dtypes and shapes agree"
-    agreed += "; gradients agree" if gradient_names else ""
-    agreed += "; what it changes agrees" if notes.written else ""
-    agreed += left_out
-    if not repeatable:
-        agreed = "eager itself gives another result each time, so there is nothing to compare with"
+    written = [*judged.notes.written, *judged.compiled_notes.written]
+    values, more = table(expected, actual, arguments, written, judged.excused)
     return RunResult(
-        function=function, agrees=repeatable and not differences, detail=next(iter(differences.values()), agreed),
-        repeatable=repeatable, max_error=worst[0],
-        gradients_agree=not any(where.startswith("gradient") for where in differences) if gradient_names else None,
+        function=function, agrees=judged.agrees, detail=judged.detail, repeatable=judged.repeatable, max_error=judged.worst,
+        gradients_agree=not any(where.startswith("gradient") for where in differing) if gradient_names else None,
         eager_seconds=statistics.median(times[0]), compiled_seconds=statistics.median(times[1]),
-        compile_seconds=compiled_notes.seconds, eager_quartiles=_quartiles(times[0]), compiled_quartiles=_quartiles(times[1]),
+        compile_seconds=judged.compiled_notes.seconds, eager_quartiles=_quartiles(times[0]), compiled_quartiles=_quartiles(times[1]),
         speedup=statistics.median(faster) if faster else None, speedup_quartiles=_quartiles(faster) if len(faster) > 1 else None,
         values=tuple(values), more_values=more, kernels=kernels,
-        span=_place(eager, args, kwargs, next(iter(differences)) == "result") if differences else None,
+        span=_place(eager, args, kwargs, next(iter(differing)) == "result") if differing else None,
         eager_bytes=eager_bytes, compiled_bytes=compiled_bytes, instead=_instead(target, compiled, (args, kwargs)),
     )  # fmt: skip
 
 
-def _differences(expected: dict[str, Any], actual: dict[str, Any], worst: list[float]) -> dict[str, str]:
+@dataclass(slots=True)
+class Judged:
+    """Two calls compared: what they left, and what of it differs, by where. ``raised`` says which of them raised what. A
+    difference that eager has by itself is ``excused``, with the reason."""
+
+    gradients: bool
+    notes: Notes
+    compiled_notes: Notes
+    expected: dict[str, Any] = field(default_factory=dict)
+    actual: dict[str, Any] = field(default_factory=dict)
+    raised: tuple[str, Exception] | None = None
+    differing: dict[str, str] = field(default_factory=dict)
+    excused: dict[str, str] = field(default_factory=dict)
+    amplified: list[str] = field(default_factory=list)
+    repeatable: bool = True
+    worst: float = 0.0
+
+    @property
+    def agrees(self) -> bool:
+        return self.repeatable and not self.differing and self.raised is None
+
+    @property
+    def detail(self) -> str:
+        """The first difference, or what was compared."""
+        if self.differing:
+            return next(iter(self.differing.values()))
+        if not self.repeatable:
+            return "eager itself gives another result each time, so there is nothing to compare with"
+        out = "values, dtypes and shapes agree"
+        out += "; gradients agree" if any(g is not None for g in self.expected["gradient"].values()) else ""
+        out += "; what it changes agrees" if self.notes.written else ""
+        if self.amplified:
+            out += f"; rounding decides {_named(self.amplified)}: one bit of the inputs changes it in eager, too"
+        return out
+
+
+def judge(
+    eager: Callable[..., Any], compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *,
+    gradients: bool, progress: Callable[[str], None] = lambda _: None,
+) -> Judged:  # fmt: skip
+    """Calls both once and compares what they leave. Where eager raises because inputs require gradients, both do without."""
+    progress("run eagerly")
+    judged = Judged(gradients, Notes(), Notes())
+    expected = observe(eager, args, kwargs, gradients=gradients, notes=judged.notes)
+    if "raised" in expected and gradients:
+        gradients = judged.gradients = False
+        expected = observe(eager, args, kwargs, gradients=False, notes=judged.notes)
+    if "raised" in expected:
+        judged.raised = "eager", expected["raised"]
+        return judged
+    progress("run compiled")
+    actual = observe(compiled, args, kwargs, gradients=gradients, notes=judged.compiled_notes)
+    if "raised" in actual:
+        judged.raised = "compiled", actual["raised"]
+        return judged
+    judged.expected, judged.actual, worst = expected, actual, [0.0]
+    differing = differences(expected, actual, worst)
+    if differing:  # a clock, an iterator, a file: what differs from call to call proves nothing
+        unsteady = differences(expected, observe(eager, args, kwargs, gradients=gradients))
+        judged.repeatable = "result" not in unsteady
+        judged.excused |= dict.fromkeys(unsteady, "eager itself gives another value each time")
+        differing = {where: found for where, found in differing.items() if where not in unsteady}
+    # nor does what one rounding of the inputs changes as well, as an optimizer does that divides noise by noise
+    if differing:
+        nudged = observe(eager, _nudged(args), _nudged(kwargs), gradients=gradients)
+        rounding = differences(expected, nudged)
+        judged.amplified = [where for where in differing if where in rounding]
+        why = "rounding decides it: one bit of the inputs changes it in eager, too"
+        judged.excused |= dict.fromkeys(judged.amplified, why)
+        differing = {where: found for where, found in differing.items() if where not in rounding}
+    judged.differing, judged.worst = differing, worst[0]
+    return judged
+
+
+def differences(
+    expected: dict[str, Any], actual: dict[str, Any], worst: list[float] | None = None
+) -> dict[str, str]:  # fmt: skip
     """What differs between two observations, in words, by where: the result, each gradient, each input, each leaf of the
     program's state that eager has."""
     if "raised" in actual:
         return {"result": "it raised"}
+    worst = [0.0] if worst is None else worst
     found: dict[str, str | None] = {"result": differ(expected["result"], actual["result"], "result", worst)}
     for what, name in (("gradient", "gradient of {}"), ("state", "afterwards {}")):
         for key, value in expected[what].items():

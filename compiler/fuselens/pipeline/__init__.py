@@ -8,10 +8,10 @@ report says why.
 from __future__ import annotations
 
 from .graphs import compile_graph
-from .recorder import Recorder
+from .recorder import REWRITES, Recorder
 from .warming import prepare, warm
 
-__all__ = ["STAGES", "Recorder", "compile_graph", "prepare", "warm"]
+__all__ = ["REWRITES", "STAGES", "Recorder", "compile_graph", "prepare", "warm"]
 
 STAGES = (
     "capture",

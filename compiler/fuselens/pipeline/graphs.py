@@ -53,18 +53,14 @@ def compile_graph(
         describe_tensor(n.meta["val"], captured.sizes) for n in output if hasattr(n.meta.get("val"), "stride")
     )
     if run.config.dump is not None or "all" in run.config.assembly:
-        about = f"Graph {record.id} of {recorder.report.function} ({captured.span or recorder.report.file}), as fuselens captured it."
-        record.repro = program(
-            captured.module.graph,
-            captured.inputs,
-            about=about,
-            options=changed_options(run.config),
-            mode=run.config.mode,
-        )
+        record.repro = _program(run)
+    if recorder.programs is not None:
+        record.fallback = True
+        return _hook.disabled(recorder.programs.written(record, captured, functools.partial(_program, run)))
     if recorder.values is not None:
         record.fallback = True
         return _hook.disabled(watched(captured.module, record, recorder.values))
-    if run.config.backend == "eager":
+    if run.config.backend == "eager" or run.until[0] == "capture":
         record.fallback = True
         return _hook.disabled(eagerly(captured))
 
@@ -85,6 +81,15 @@ def compile_graph(
         return _hook.disabled(compiled())
     recorder.later(compiled)
     return _hook.disabled(eagerly(captured))
+
+
+def _program(run: Run, values: str = "") -> str:
+    """The captured graph as a program of its own."""
+    captured, told = run.captured, run.recorder.report
+    about = f"Graph {run.graph.id} of {told.function} ({captured.span or told.file}), as fuselens captured it."
+    options = changed_options(run.config)
+    graph, mode = captured.module.graph, run.config.mode
+    return program(graph, captured.inputs, about=about, options=options, mode=mode, values=values)
 
 
 def _in_parts(run: Run) -> Callable[..., Any]:

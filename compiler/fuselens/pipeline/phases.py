@@ -45,7 +45,7 @@ def compile_joint(
     """The callable of a joint graph. ``cache`` receives what is made; ``again``: it lacks only the backward, which
     therefore is made at once. ``constants`` are what frozen inputs hold."""
     run.record("joint", "py", lambda: graph_text.show(joint.graph, f"joint{run.graph.id}"))
-    if run.loops:
+    if run.loops and run.rewrites("fold"):
         fold(joint.graph, joint.root)
     run.graph.training = joint.training
     return _training(joint, run, cache, again) if joint.training else _inference(joint, run, cache, constants)
@@ -57,7 +57,7 @@ def _inference(joint: Joint, run: Run, cache: GraphCache, constants: Mapping[int
     if constants:
         with run.stage("freeze"), torch_private.autocast_off():
             run.decided(freeze(module, constants))
-    if run.loops:
+    if run.loops and run.rewrites("layout"):
         _lay_out([module.graph], lambda: (), run)
     bind, written = _programmed(module, run, keep, writes=joint.signature.new_values(), constants=constants)
     return with_effects(joint.signature, bind(), written, run)
@@ -73,7 +73,7 @@ def _lay_out(graphs: list[fx.Graph], passed: Callable[[], Iterable[tuple[fx.Node
 def _training(joint: Joint, run: Run, cache: GraphCache, again: bool) -> Callable[..., Any]:
     with run.stage("partition"):
         parts = partition(joint, memory_budget=run.config.memory_budget, fuses=fuses)
-    if run.loops:
+    if run.loops and run.rewrites("layout"):
         _lay_out([parts.forward.graph, parts.backward.graph], parts.passed, run)
     run.decided(parts.decisions)
     run.record("forward", "py", lambda: graph_text.show(parts.forward.graph, f"forward{run.graph.id}"))
@@ -127,6 +127,8 @@ def _programmed(
     """
     if not run.loops:
         return lambda: straight_line(module), []
+    if run.until[0] in ("simplify", "lower", "fuse"):
+        return _stopped(Work(run, module, run.target, constants=constants)), []
     first = len(run.graph.stages)
     absent = run.for_absent_gpu
     work = Work(run, module, "cuda" if absent else run.target, absent, writes, constants, donated)
@@ -153,6 +155,27 @@ def _programmed(
         return floats_as_tensors(call, floats, numbers, ran.ordered) if floats else call
 
     return bind, program.written
+
+
+def _stopped(work: Work) -> Bind:
+    """What the graph is after the last stage that is wanted: run operator by operator, or interpreted."""
+    last, _ = work.run.until
+    work = through([SIMPLIFY], work)
+    if last == "simplify":
+        work.run.decided(work.decisions)
+        return lambda: straight_line(work.module)
+    from ..ir.evaluate import evaluate
+
+    names = [stage.name for stage in LOOPS]
+    work = through(LOOPS[: names.index(last) + 1], work)
+    graph = work.loops if last == "lower" else work.fused
+    work.run.decided([*work.decisions, *graph.decisions])
+    floats, numbers = python_numbers(work.module)
+
+    def interpreted(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(evaluate(graph, list(inputs)))
+
+    return lambda: floats_as_tensors(interpreted, floats, numbers, graph) if floats else interpreted
 
 
 def _program(shown: Work, ran: Work) -> Program:

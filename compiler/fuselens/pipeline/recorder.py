@@ -18,19 +18,27 @@ import torch
 from .. import live, torch_private
 from ..capture.frame.frame import Captured, Facts
 from ..capture.tracing.tracer import describe_tensor
-from ..config import Config
+from ..config import Config, last_stage
 from ..inputs import recorded_inputs
 from ..record import logs, notices, report
 from ..record.diagnostics import make
 from . import graph_cache
 
 if TYPE_CHECKING:
+    from ..inputs.graph_programs import GraphPrograms
     from ..inputs.node_values import NodeValues
     from ..runtime.kernel_times import Probe
 
 # What stands in the way of compiling at all is said in the user's own runs, too: no compiler, one that refuses a graph, no
 # cache, a function that is compiled too often; and that what was asked for is not written.
 _HEARD = report.PREVENTING | {"FL916", "FL917", "FL918", "FL926"}
+
+
+# What may change a graph before it is lowered, in its order.
+REWRITES = (
+    "fold", "layout", "simplify", "flash attention", "own attention", "half products", "libraries", "packed convolutions",
+    "padded products",
+)  # fmt: skip
 
 
 class Recorder:
@@ -47,6 +55,7 @@ class Recorder:
         self.progress: Callable[[str], None] | None = None
         self.follower: live.Follower | None = None
         self.values: NodeValues | None = None  # hears every node of its graphs, which run as they were captured
+        self.programs: GraphPrograms | None = None  # writes its graphs as programs; they run as they were captured
         self.probed: list[tuple[list[report.KernelRun], Probe]] | None = None  # C++ units, for who times their kernels
         self.seconds = 0.0
         self._later: list[Callable[[], object]] = []
@@ -203,7 +212,23 @@ class Run:
     @property
     def loops(self) -> bool:
         """Whether the graph becomes loops, or runs operator by operator."""
-        return self.config.backend == "fuselens"
+        return self.config.backend == "fuselens" and self.until[0] not in ("capture", "joint")
+
+    @functools.cached_property
+    def until(self) -> tuple[str, int | None]:
+        """See :func:`fuselens.config.last_stage`."""
+        return last_stage(self.config)
+
+    def rewrites(self, name: str) -> bool:
+        """Whether the graph goes through a rewrite; for who looks for a wrong one, some are left out."""
+        stage, most = self.until
+        return stage != "simplify" or most is None or REWRITES.index(name) < most
+
+    @property
+    def fusions(self) -> int | None:
+        """How many fusions are made at most; None: what is worth it."""
+        stage, most = self.until
+        return most if stage in ("fuse", "generate") else None
 
     @functools.cached_property
     def target(self) -> str:

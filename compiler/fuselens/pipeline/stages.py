@@ -118,16 +118,21 @@ def through(stages: Sequence[Stage], work: Work, *, quiet: bool = False) -> Work
 
 
 def _simplified(work: Work) -> Work:
-    module = simplify(work.module)
+    does = work.run.rewrites
+    module = simplify(work.module) if does("simplify") else work.module
     if work.absent:
         return work.and_decided(call_own_attention(module, "cuda"), module=module)  # the CPU's libraries do not matter
-    decisions = [*call_flash_attention(module), *call_own_attention(module)]
+    decisions = call_flash_attention(module) if does("flash attention") else []
+    decisions += call_own_attention(module) if does("own attention") else []
     libraries, constants = Libraries(work.run.config), Constants(module, work.constants)
     with torch_private.autocast_off():
-        decisions += multiply_in_single(module, libraries.half_seconds, LEAST_GAIN, constants, form)
-        decisions += choose(module, libraries.seconds, LEAST_GAIN, constants)
-        decisions += pack(module, libraries.convolution_seconds, constants)
-        if work.target == "cuda":
+        if does("half products"):
+            decisions += multiply_in_single(module, libraries.half_seconds, LEAST_GAIN, constants, form)
+        if does("libraries"):
+            decisions += choose(module, libraries.seconds, LEAST_GAIN, constants)
+        if does("packed convolutions"):
+            decisions += pack(module, libraries.convolution_seconds, constants)
+        if work.target == "cuda" and does("padded products"):
             decisions += pad_products(module, gpu.products(work.run))
     return work.and_decided(decisions, module=module)
 
@@ -143,12 +148,12 @@ def _runs_beside_absent_gpu(work: Work) -> bool:
 
 
 def _fused(work: Work) -> Work:
-    fused = fuse(work.loops)
+    fused = fuse(work.loops, work.run.fusions)
     return replace(work, fused=for_gpu(fused) if work.target == "cuda" else fused)
 
 
 def _is_tuned(work: Work) -> bool:
-    return work.target == "cuda" and gpu.is_tuned(work.run)
+    return work.target == "cuda" and gpu.is_tuned(work.run) and work.run.fusions is None
 
 
 def _tuned(work: Work) -> Work:

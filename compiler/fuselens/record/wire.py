@@ -18,7 +18,7 @@ MAXIMUM_LENGTH = 256 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
 LENGTH_SIZE = _LENGTH.size
 
-Method = Literal["check", "run", "values", "warm", "fix", "cancel", "shutdown"]
+Method = Literal["check", "run", "values", "warm", "fix", "verify", "graphs", "probe", "cancel", "shutdown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,9 @@ class Request:
     ``run`` executes one of them compiled and eagerly; ``values`` runs one's graphs as they were captured and tells what
     each node computes; ``warm`` fills the cache for a program's own calls of them (its result is a file report of what
     could not be built); ``fix`` tries the fixes of one's ``findings`` out (its result is a report with all of those as
-    ``breaks``); ``cancel`` kills the child of request ``target``."""
+    ``breaks``); ``verify`` compares one with eager on many inputs; ``graphs`` writes the graphs of one's call as programs into
+    the folder ``dump`` of the options, and ``probe`` compares a part of such a program, named in the options, with eager (see
+    :mod:`fuselens.bisecting`); ``cancel`` kills the child of request ``target``."""
 
     id: int
     method: Method
@@ -57,7 +59,7 @@ class Event:
     versions, or ``file``'s diagnostics say why there is no torch), ``progress`` (``message`` is a stage), ``early`` (``file``
     is what a check will say, but for what is not known before kernels are), ``refused`` (from a child to who started it:
     ``file`` has the effect that was refused, in case that nothing else comes), ``result`` (``file`` for check and fix, ``run``
-    for run, ``text`` for values; none when the request was cancelled).
+    for run, ``text`` for values, as JSON for verify, graphs and probe; none when the request was cancelled).
     """
 
     id: int

@@ -13,6 +13,7 @@ bounded, so time grows linearly with the graph.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -33,18 +34,23 @@ CANDIDATES = 8  # groups tried for each loop
 SMALL = 8  # a buffer this many times smaller than another is stored for its sake
 EVEN = 1.125  # traffic of recomputing against storing that still counts as even: recomputing lets readers meet
 WINDOW = 8  # places of one storage that a point reads, which are many in common with its neighbours
+LIMIT = "limit"  # the rule of fusions that were left out because no more were asked for
 SEARCH = 400  # groups looked at when proving that a merge makes no cycle
 
 
-def fuse(graph: Graph) -> Graph:
-    """The graph with its loops fused into kernels."""
-    graph, decisions = inline(graph)
-    fusion, plan = _grouped(graph)
+def fuse(graph: Graph, most: int | None = None) -> Graph:
+    """The graph with its loops fused into kernels. ``most`` fusions are made, where it is given: inlining counts as one, and so
+    does each merge and each buffer that is not stored."""
+    decisions: list[Decision] = []
+    if most != 0:
+        graph, decisions = inline(graph)
+    left = math.inf if most is None else most - 1
+    fusion, plan = _grouped(graph, left)
     again = list(_recompute(graph, fusion, plan))
     if again:
         # readers now compute those values themselves: they may meet other groups, so grouping starts over
         graph = _spread(graph, fusion, plan)
-        fusion, plan = _grouped(graph)
+        fusion, plan = _grouped(graph, left)
         again += _recompute(graph, fusion, plan)
     nodes, refused = _kernels(fusion, plan)
     fused = graph.replace(
@@ -58,6 +64,7 @@ def fuse(graph: Graph) -> Graph:
 @dataclass(slots=True)
 class _Fusion:
     graph: Graph
+    left: float  # how many merges are still made
     groups: dict[int, Group] = field(default_factory=dict)  # by number; externs have groups without members
     parent: dict[int, int] = field(default_factory=dict)
     spans: dict[int, tuple[int, int]] = field(default_factory=dict)  # first and last position of each group
@@ -172,6 +179,10 @@ class _Fusion:
         if isinstance(result, Refused):
             self._decide("FL411", "refused", subject, item, earlier, result.reason, score, result.rule)
             return
+        if self.left <= 0:
+            self._decide("FL411", "refused", subject, item, earlier, "no more fusions are asked for", score, LIMIT)
+            return
+        self.left -= 1
         result.deps -= {m.item.position for m in result.members}
         self.parent[self.find(own.id)] = other.id
         self.groups[other.id] = result
@@ -315,9 +326,9 @@ def _along_rows(graph: Graph, item: Item) -> bool:
 # --- from groups to kernels ------------------------------------------------------------------------------------
 
 
-def _grouped(graph: Graph) -> tuple[_Fusion, Plan]:
+def _grouped(graph: Graph, left: float) -> tuple[_Fusion, Plan]:
     """The groups, and what must be stored given them: results, and what one group makes and another reads."""
-    fusion = _Fusion(graph)
+    fusion = _Fusion(graph, left)
     fusion.run()
     stored = set(fusion.fixed) | {s for s, w in fusion.writers.items() if len(w) > 1}
     for group in fusion.groups.values():
@@ -392,6 +403,9 @@ def _recompute(graph: Graph, fusion: _Fusion, plan: Plan) -> Iterable[Decision]:
         spent = sum(fusion.bytes(s) for g in readers for s in loads if s not in g.read and s not in g.produced)
         if cost > RECOMPUTE or spent > EVEN * saved or not all(_solvable(graph, g, storage, item) for g in readers):
             continue
+        if fusion.left <= 0:
+            return
+        fusion.left -= 1
         plan.stored.discard(storage)
         plan.stored |= rows
         span = item.loop.spans[0] if item.loop.spans else None

@@ -1,13 +1,15 @@
 """A captured graph as a Python program of its own: it makes inputs like those of the call, runs the graph compiled and eagerly,
-and compares values and gradients. Whoever reports a wrong result or a crash sends this file.
+and compares values and gradients. Whoever reports a wrong result or a crash sends this file; ``fuselens bisect`` cuts it down.
 """
 
 from __future__ import annotations
 
+import ast
 import math
+import re
 import sys
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,9 +29,10 @@ class _Unwritable(Exception):
 
 
 def program(
-    graph: fx.Graph, inputs: Sequence[Any], *, about: str, options: Mapping[str, Any], mode: str = "default"
-) -> str:
-    """The program. ``inputs`` are the graph's, as it was called; of their values only the range of integers is told.
+    graph: fx.Graph, inputs: Sequence[Any], *, about: str, options: Mapping[str, Any], mode: str = "default", values: str = ""
+) -> str:  # fmt: skip
+    """The program. ``inputs`` are the graph's, as it was called; of their values only the range of integers is told. With
+    ``values`` they are in the file of that name beside the program.
 
     Where the graph holds something that cannot be written down (a function of the program, an object), the text says what,
     and ends when it is run.
@@ -39,15 +42,44 @@ def program(
     except Exception as error:  # noqa: BLE001 - whatever it is, only this text is lost
         why = f"this graph cannot be run on its own: {error}"
         body = f"raise SystemExit({why!r})\n\n\ndef graph(self, *inputs):\n    ...\n"
-    made = "\n".join(f"        {_input(value)}," for value in inputs)
+    made = _loaded(values) if values else _MAKING + _listed(map(_input, inputs))
     return _TEMPLATE.format(
-        about=about.replace('"""', "'''"),
-        body=body,
-        inputs=made,
-        mode=mode,
-        options=dict(options),
-        torch=torch.__version__,
-    )
+        about=about.replace('"""', "'''"), body=body, inputs=made, mode=mode, options=dict(options), torch=torch.__version__
+    )  # fmt: skip
+
+
+def changed(source: str, graph: str, values: Sequence[Any], *, about: str, file: str) -> str:
+    """A program with another ``graph`` in it, which is given ``values``: written out where they are small, or else in ``file``."""
+    with_grad = [f"{_spelled(v)}.requires_grad_()" if _requires_grad(v) else _spelled(v) for v in values
+                 if not isinstance(v, torch.Tensor) or _is_small(v)]  # fmt: skip
+    made = _listed(f"{text}" for text in with_grad) if len(with_grad) == len(values) else _loaded(file)
+    tree = ast.parse(source)
+    body = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
+    lines = source.split("\n")
+    replaced = [(tree.body[0], f'"""{about}"""'), (body["graph"], graph.rstrip()), (body["inputs"], made.strip())]
+    if "tensor" in body:
+        replaced.append((body["tensor"], ""))
+    for node, text in sorted(replaced, key=lambda pair: -pair[0].lineno):
+        lines[node.lineno - 1 : node.end_lineno] = [text]
+    return re.sub(r"\n{4,}", "\n\n\n", "\n".join(lines))
+
+
+def _requires_grad(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _is_small(value: torch.Tensor) -> bool:
+    plain = value.layout is torch.strided and type(value) in (torch.Tensor, torch.nn.Parameter)
+    return plain and value.numel() <= _SMALL and value.is_contiguous()
+
+
+def _listed(values: Iterable[str]) -> str:
+    rows = "".join(f"        {value}{'' if ',  #' in value else ','}\n" for value in values)
+    return f"def inputs():\n    torch.manual_seed(0)\n    return [\n{rows}    ]\n"
+
+
+def _loaded(file: str) -> str:
+    return f"def inputs():\n    return torch.load(Path(__file__).with_name({file!r}), weights_only=True)\n"
 
 
 def _body(graph: fx.Graph) -> str:
@@ -116,24 +148,7 @@ def _input(value: Any) -> str:
     return f"tensor({tuple(value.shape)}, {value.stride()}, {value.dtype}, {str(value.device)!r}{span}{grad})"
 
 
-_TEMPLATE = '''"""{about}
-
-    python repro.py         # compares the compiled graph with eager; status 1 where they differ
-
-Inputs are random, with the sizes, strides and dtypes of the call. torch {torch}.
-"""
-
-import sys
-
-import fuselens
-import torch
-from math import inf, nan
-from torch import device
-
-NoneType = type(None)
-{body}
-
-def tensor(shape, stride, dtype, place, low=-4, high=4, grad=False):
+_MAKING = """def tensor(shape, stride, dtype, place, low=-4, high=4, grad=False):
     size = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if all(shape) else 0
     if dtype.is_floating_point or dtype.is_complex:
         made = torch.randn(size)
@@ -144,47 +159,38 @@ def tensor(shape, stride, dtype, place, low=-4, high=4, grad=False):
     return made.to(place, dtype).as_strided(shape, stride).requires_grad_(grad)
 
 
-def inputs():
-    torch.manual_seed(0)
-    return [
-{inputs}
-    ]
+"""
+_TEMPLATE = '''"""{about}
 
+    python FILE              # compares the compiled graph with eager; status 1 where they differ
+    fuselens bisect FILE     # the smallest part of it that still does
 
+torch {torch}. Inputs that are not written out are random, with the sizes, strides and dtypes of the call.
+"""
+
+import sys
+from math import inf, nan
+from pathlib import Path
+
+import torch
+from torch import device
+
+NoneType = type(None)
+{body}
+
+MODE = {mode!r}
+OPTIONS = {options!r}
 OWNER = Constants() if "Constants" in globals() else None
 
+
+{inputs}
 
 def called(*given):
     return graph(OWNER, *given)
 
 
-def run(function):
-    """What the function returns, the gradients of its inputs, and its inputs afterwards."""
-    given = inputs()
-    leaves = [v for v in given if isinstance(v, torch.Tensor) and v.requires_grad]
-    results = function(*(v.clone() if v is not None and any(v is l for l in leaves) else v for v in given))
-    floats = [r for r in results if isinstance(r, torch.Tensor) and r.requires_grad]
-    grads = torch.autograd.grad([r.sum() for r in floats], leaves, allow_unused=True) if floats and leaves else []
-    return [*results, *grads, *given]
-
-
-def main():
-    compiled = fuselens.compile(called, mode={mode!r}, options={{**{options!r}, "fallback_random": True}})
-    expected, found = run(called), run(compiled)
-    status = 0
-    for number, (a, b) in enumerate(zip(expected, found, strict=True)):
-        try:
-            if isinstance(a, torch.Tensor):
-                torch.testing.assert_close(b, a, rtol=2e-2 if a.dtype.itemsize < 4 else 1e-3, atol=1e-3, equal_nan=True)
-            else:
-                assert a == b or (a != a and b != b), f"{{a}} and {{b}}"
-        except AssertionError as error:
-            status = 1
-            print(f"value {{number}} differs: {{error}}")
-    print("the compiled graph differs from eager" if status else "the compiled graph agrees with eager")
-    return status
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    from fuselens.bisecting.probing import main
+
+    sys.exit(main(__file__))
 '''

@@ -70,7 +70,9 @@ def accepted(files: Sequence[FileReport], folder: str) -> dict[str, Accepted]:
             counted[function][key(found)] += 1
         for report in file.functions:
             name = f"{_relative(file.file, folder)}::{report.function}"
-            out[name] = Accepted(report.target, dict(counted[report.function]), len(report.kernels), _bytes(report))
+            out[name] = Accepted(
+                report.target, dict(counted[report.function]), len(report.kernels), moved_bytes(report)
+            )
         if counted[""]:
             out[f"{_relative(file.file, folder)}::"] = Accepted("", dict(counted[""]))
     return out
@@ -80,7 +82,8 @@ def _relative(file: str, folder: str) -> str:
     return os.path.relpath(os.path.abspath(file), os.path.abspath(folder)).replace(os.sep, "/")
 
 
-def _bytes(report: Report) -> int | None:
+def moved_bytes(report: Report) -> int | None:
+    """What the kernels of a function read and write in a call; None where that is not known."""
     moved = [(k.bytes_read, k.bytes_written) for k in report.kernels]
     if any(read is None or written is None for read, written in moved):
         return None
@@ -108,7 +111,7 @@ def news(files: Sequence[FileReport], before: Mapping[str, Accepted], folder: st
 def _grown(before: Accepted, now: Report) -> Iterator[str]:
     if before.kernels is not None and len(now.kernels) > before.kernels > 0:
         yield f"kernels were {before.kernels}, and are {len(now.kernels)}: what was fused is not any more"
-    moved = _bytes(now)
+    moved = moved_bytes(now)
     if before.bytes is not None and moved is not None and moved > before.bytes > 0:
         yield f"its kernels moved {views.bytes_text(before.bytes)} in a call, and now {views.bytes_text(moved)}"
 

@@ -1,0 +1,76 @@
+"""The requests of a search and their answers, as JSON: both ends of the pipe to the children are here."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..config import Config
+from ..record import wire
+from .search import Verdict
+from .straight import NoProgram, Part
+
+Progress = Callable[[str], None]
+
+
+def probe_options(
+    part: Part | None, until: str, slower_than: float | None, write: str = "", about: str = ""
+) -> dict[str, Any]:
+    """What a ``probe`` request says beside the program: which part of it (None: all), compiled until which stage; or ``write``,
+    where it shall be written to."""
+    plain = None if part is None else [part.kept, part.given, part.results]
+    return {"part": plain, "until": until, "slower_than": slower_than, "write": write, "about": about}
+
+
+def verdict_of(event: wire.Event) -> Verdict:
+    """The answer to a ``probe``; a child that died says nothing else."""
+    if event.text:
+        return Verdict(**json.loads(event.text))
+    why = event.file.diagnostics[0].message if event.file and event.file.diagnostics else "it ended without an answer"
+    return Verdict("crashed", why)
+
+
+# --- in the child -----------------------------------------------------------------------------------------------------
+
+
+def of_graphs(request: wire.Request, config: Config, gradients: bool, progress: Progress) -> str:
+    """JSON of :class:`.graphs.Written`, or ``{"refused": why}``."""
+    from ..checking.check import opened_function
+    from ..checking.parsing import FileRefused
+    from .graphs import write_programs
+
+    (name,) = request.functions
+    assert config.dump is not None
+    folder, config = config.dump, dataclasses.replace(config, dump=None)
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with opened_function(request.path, name, request.source, config, progress) as function:
+            progress(f"{name}: capture")
+            written = write_programs(function, folder, gradients)
+            return json.dumps(dataclasses.asdict(written))
+    except FileRefused as refused:
+        return json.dumps({"refused": refused.diagnostic.message})
+
+
+def of_probe(request: wire.Request, config: Config, gradients: bool, progress: Progress) -> str:
+    """JSON of a :class:`.search.Verdict`; of ``{}`` where the part was to be written."""
+    from . import probing
+
+    options = request.options
+    config = dataclasses.replace(config, dump=None)
+    try:
+        program = probing.opened(request.path)
+    except (NoProgram, OSError, SystemExit) as error:
+        return json.dumps(dataclasses.asdict(Verdict("invalid", str(error))))
+    part = program.lines.whole
+    if options["part"] is not None:
+        kept, given, results = options["part"]
+        part = Part(tuple(kept), tuple((name, at) for name, at in given), tuple(results))
+    if options["write"]:
+        probing.write(program, part, Path(options["write"]), options["about"])
+        return "{}"
+    verdict = probing.probe(program, part, options["until"], config, options["slower_than"])
+    return json.dumps(dataclasses.asdict(verdict))

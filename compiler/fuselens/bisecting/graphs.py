@@ -1,0 +1,48 @@
+"""What a child does first: it runs a function with its graphs as they were captured, compares, and writes each graph as a program."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from .. import api
+from ..checking.check import OpenFunction
+from ..checking.user_code import describe
+from ..inputs import comparison
+from ..inputs.graph_programs import GraphProgram, GraphPrograms
+from ..pipeline.recorder import Recorder
+from ..pipeline.refusals import eagerly
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Written:
+    """``differs`` says how the captured function differs from eager, if it does; ``raised`` what eager raised."""
+
+    programs: list[GraphProgram]
+    differs: str = ""
+    raised: str = ""
+    breaks: list[str] = dataclasses.field(default_factory=list)
+
+
+def write_programs(function: OpenFunction, folder: Path, gradients: bool) -> Written:
+    given = function.inputs()
+    args, kwargs, target = given.args, given.kwargs, function.target
+    expected = comparison.observe(target, args, kwargs, gradients=gradients)
+    if "raised" in expected and gradients:
+        gradients = False
+        expected = comparison.observe(target, args, kwargs, gradients=False)
+    if "raised" in expected:
+        return Written([], raised=describe(expected["raised"]))
+    config = dataclasses.replace(function.config, explore=False, weightless=False, dump=None, fallback_random=True)
+    recorder = Recorder(function.annotated.qualname, function.file.path, None, config, texts=False)
+    recorder.programs = programs = GraphPrograms(folder, eagerly)
+    compiled = api.wrap(target, config, recorder=recorder, owner=object())
+    actual = comparison.observe(compiled, args, kwargs, gradients=gradients)
+    breaks = [f"line {d.span.line}: {d.message}" if d.span else d.message for d in recorder.report.breaks]
+    if "raised" in actual:
+        return Written(programs.found, f"it raised {describe(actual['raised'])}", breaks=breaks)
+    found = comparison.differences(expected, actual)
+    if found:
+        again = comparison.differences(expected, comparison.observe(target, args, kwargs, gradients=gradients))
+        found = {where: how for where, how in found.items() if where not in again}
+    return Written(programs.found, next(iter(found.values()), ""), breaks=breaks)

@@ -1,0 +1,139 @@
+"""What a child does for a search: it runs a part of a graph's program eagerly and compiled, and says whether they agree."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import api
+from ..checking.user_code import describe
+from ..config import Config, from_environment
+from ..inputs import agreement
+from ..inputs.comparison import copied
+from ..ir.graphs import program_text
+from ..pipeline.recorder import Recorder
+from . import straight
+from .search import Verdict
+from .straight import Lines, Part
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Opened:
+    """A program that was executed: ``names`` are its globals."""
+
+    path: Path
+    lines: Lines
+    names: dict[str, Any]
+
+    @property
+    def owner(self) -> Any:
+        """What holds the graph's constants."""
+        return self.names.get("OWNER")
+
+    def values(self, part: Part) -> list[Any]:
+        """What the part is given: the whole graph runs eagerly until they are known. Copies, detached from what made them."""
+        wanted: dict[int, list[str]] = {}
+        for name, at in part.given:
+            wanted.setdefault(at, []).append(name)
+        known: dict[str, Any] = {"self": self.owner}
+        known.update(zip(self.lines.parameters, self.names["inputs"](), strict=True))
+        found: dict[str, Any] = {}
+        torch.manual_seed(0)
+        for count in range(max(wanted, default=0) + 1):
+            if count:
+                exec(self.lines.statements[count - 1].text, self.names, known)
+            found |= {name: copied(_detached(known[name]), False) for name in wanted.get(count, ())}
+        return [found[name] for name, _ in part.given]
+
+    def function(self, part: Part) -> Any:
+        """The part as a function of what it is given."""
+        text = self.lines.text(part)
+        names = dict(self.names)
+        exec(compile(text, str(self.path), "exec"), names)
+        graph, owner = names["graph"], self.owner
+
+        def called(*given: Any) -> Any:
+            return graph(owner, *given)
+
+        return called
+
+
+def _detached(value: Any) -> Any:
+    return value.detach().requires_grad_(value.requires_grad) if isinstance(value, torch.Tensor) else value
+
+
+def opened(path: str | Path) -> Opened:
+    """Raises :class:`.straight.NoProgram`, and whatever the program raises."""
+    place = Path(path).absolute()
+    source = place.read_text(encoding="utf-8")
+    lines = straight.read(source)
+    names: dict[str, Any] = {"__name__": "fuselens_graph_program", "__file__": str(place)}
+    exec(compile(source, str(place), "exec"), names)
+    return Opened(place, lines, names)
+
+
+def probe(program: Opened, part: Part, until: str, config: Config, slower_than: float | None = None) -> Verdict:
+    """Compares one part, compiled ``until`` a stage; times it where ``slower_than`` times eager is asked for."""
+    function, given = program.function(part), program.values(part)
+    names = [name for name, _ in part.given]
+    try:
+        expected = agreement.observed(function, given, names)
+    except Exception as error:  # noqa: BLE001 - the part proves nothing
+        return Verdict("invalid", describe(error))
+    changes = {"mode": program.names.get("MODE", "default"), **program.names.get("OPTIONS", {})}
+    config = dataclasses.replace(config, **{**changes, "until": until, "fallback_random": True, "explore": False})
+    recorder = Recorder("graph", str(program.path), None, config, texts=False)
+    text = program.lines.text(part)
+    compiled = api.wrap(function, config, recorder=recorder, owner=object())
+    try:
+        found = agreement.observed(compiled, given, names)
+    except Exception as error:  # noqa: BLE001 - what a wrong compiler raises is what is looked for
+        return Verdict("raised", describe(error), **_fusions(recorder, text))
+    if slower_than is not None:
+        eager, ours = agreement.seconds(function, compiled, given)
+        slow = ours > slower_than * eager
+        return Verdict("slow" if slow else "agrees", _times(eager, ours), "", eager, ours, **_fusions(recorder, text))
+    differs = agreement.difference(expected, found, None)
+    if differs is not None:  # what float32 leaves open, float64 decides
+        differs = agreement.difference(expected, found, agreement.in_double(function, given, names))
+    if differs is not None:
+        return Verdict("differs", differs[1], differs[0], **_fusions(recorder, text))
+    return Verdict("agrees", **_fusions(recorder, text))
+
+
+def _times(eager: float, compiled: float) -> str:
+    return f"{compiled * 1e3:.3g} ms, eager {eager * 1e3:.3g} ms: {compiled / eager:.2f} times"
+
+
+def _fusions(recorder: Recorder, text: str) -> dict[str, Any]:
+    """How many steps fusing took at most, and the first that was left out: its loops, and the statement that they come from."""
+    decisions = [d for graph in recorder.report.graphs for d in graph.decisions]
+    made = [d for d in decisions if d.code == "FL410"]
+    left = next((d for d in decisions if d.data.get("rule") == "limit"), None)
+    if left is None:
+        return {"fusions": 1 + 2 * len(made)}
+    lines = text.splitlines()
+    at = f", for `{lines[left.span.line - 1].strip()}`" if left.span and 0 < left.span.line <= len(lines) else ""
+    return {"fusions": 1 + 2 * len(made), "left_out": f"{left.subject}{at}"}
+
+
+def write(program: Opened, part: Part, place: Path, about: str) -> None:
+    """Writes the part as a program of its own; inputs that are large are in a file beside it."""
+    given, file = program.values(part), place.with_suffix(".pt")
+    source = program.path.read_text(encoding="utf-8")
+    text = program_text.changed(source, program.lines.text(part), given, about=about, file=file.name)
+    if repr(file.name) in text:
+        torch.save(given, file)
+    place.write_text(text, encoding="utf-8")
+
+
+def main(path: str) -> int:
+    """What a program of a graph does when it is run: compares, and says what it found. Status 1 where something is wrong."""
+    program = opened(path)
+    verdict = probe(program, program.lines.whole, "", from_environment())
+    words = {"agrees": "agrees with eager", "differs": f"differs from eager: {verdict.where}: {verdict.what}"}
+    print(f"the compiled graph {words.get(verdict.kind, f'{verdict.kind}: {verdict.what}')}")
+    return int(verdict.fails)

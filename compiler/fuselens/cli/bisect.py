@@ -1,0 +1,152 @@
+"""``fuselens bisect``: which graph, stage and operations make a compiled function wrong, slow or crash."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..bisecting import answers, straight
+from ..bisecting.search import Fault, Search, Verdict
+from ..bisecting.straight import Lines, NoProgram, Part
+from ..checking.isolation import Supervisor
+from ..record import views, wire
+from .compiled import limits, options_of, supervisor
+from .progress import Progress, progress, say
+from .targets import Target, UsageError, functions, targets
+
+
+@dataclass(slots=True)
+class _Bisection:
+    """One run of the command: its children, and where it writes to."""
+
+    arguments: argparse.Namespace
+    children: Supervisor
+    shown: Progress
+    folder: Path
+    until: float  # when the time is over, of the monotonic clock
+    requests: int = 0
+
+    def ask(self, method: Any, path: str, names: tuple[str, ...], options: dict[str, Any]) -> wire.Event:
+        self.requests += 1
+        given = (
+            options_of(self.arguments)
+            | {"dump": str(self.folder), "gradients": not self.arguments.no_gradients}
+            | options
+        )
+        given["allow_effects"] = self.arguments.allow_effects
+        request = wire.Request(self.requests, method, path, None, names, given, limits(self.arguments))
+        return self.children.call(request, self.shown.saying(path))
+
+    def probe(self, program: Path, part: Part | None, until: str = "") -> Verdict:
+        options = answers.probe_options(part, until, self.arguments.slower_than)
+        return answers.verdict_of(self.ask("probe", str(program), (), options))
+
+    # --- functions, and their graphs ---
+
+    def function(self, target: Target) -> bool:
+        """Whether something of a function is wrong."""
+        found = self.ask("graphs", str(target.path), (target.function,), {})
+        say(f"{target.path}::{target.function}")
+        written = json.loads(found.text) if found.text else {"refused": answers.verdict_of(found).what}
+        if why := written.get("refused") or written.get("raised"):
+            raise UsageError(f"{target.path}::{target.function} cannot be run eagerly: {why}")
+        programs = written["programs"]
+        count = f"{len(programs)} graph{'s' * (len(programs) != 1)}"
+        if written["differs"]:
+            say(f"  capture: {count}, run operator by operator, and the code between them differ from eager:")
+            say(f"    {written['differs']}")
+            for line in written["breaks"]:
+                say(f"    graph break at {line}")
+        else:
+            say(f"  capture: {count}, run operator by operator, give eager's values")
+        wrong = [self.graph(found) for found in programs]
+        return bool(written["differs"]) or any(wrong)
+
+    def graph(self, told: dict[str, Any]) -> bool:
+        line = f", line {told['line']}" if told["line"] else ""
+        operations = f"{told['operations']} operation{'s' * (told['operations'] != 1)}"
+        name = f"graph {told['graph']} ({told['frame']}{line}, {operations})"
+        if told["why"]:
+            say(f"  {name}: not looked at: {told['why']}")
+            return False
+        return self.program(Path(told["path"]), name)
+
+    def program(self, path: Path, name: str) -> bool:
+        """Whether a graph's program shows that something is wrong; what, and the smallest part that does, is said."""
+        try:
+            lines = straight.read(views.read_text(str(path)) or "")
+        except NoProgram as error:
+            say(f"  {name}: not looked at: {error}")
+            return False
+        whole = self.probe(path, None)
+        say(f"  {name}: {_told(whole)}")
+        if not whole.fails:
+            return False
+        started = time.monotonic()
+        search = Search(lines, lambda part, until: self.probe(path, part, until), whole.kind, self._over)
+        from ..pipeline import REWRITES
+
+        part = search.smallest()
+        fault = search.fault(part, REWRITES)
+        self._report(path, lines, part, fault, search, time.monotonic() - started)
+        return True
+
+    def _over(self) -> bool:
+        return time.monotonic() > self.until
+
+    def _report(self, path: Path, lines: Lines, part: Part, fault: Fault, search: Search, seconds: float) -> None:
+        verdict = search.verdict(part)
+        of = f"{len(part.kept)} of {len(lines.statements)} operation{'s' * (len(lines.statements) != 1)}"
+        end = "; the time was over" if self._over() else ""
+        say(f"    smallest part that does: {of} ({search.probes} probes, {seconds:.0f} s{end}): {_told(verdict)}")
+        for line in lines.text(part).splitlines()[1:]:
+            say(f"      {line.strip()}")
+        say(f"    first wrong after {fault.text}")
+        place = self.folder / f"{path.stem}_minimal.py"
+        about = f"The smallest part of {path.name} that fails: {_told(verdict)}.\n\nFirst wrong after {fault.text}.\n"
+        options = answers.probe_options(part, "", None, str(place), about.replace("\\", "/"))
+        if self.ask("probe", str(path), (), options).text == "{}":
+            say(f"    written as {_short(place)}")
+
+
+def _short(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _told(verdict: Verdict) -> str:
+    where = f" ({verdict.where})" if verdict.where else ""
+    return f"{verdict.kind}{where}{': ' if verdict.what else ''}{verdict.what}"
+
+
+def bisect(arguments: argparse.Namespace) -> int:
+    """Status 1 where something was found."""
+    name = arguments.target.partition("::")[0]
+    folder = arguments.output or Path("fuselens_bisect") / f"{Path(name).stem}-{time.strftime('%Y-%m-%d_%H-%M-%S')}"
+    programs = [Path(name)] if _is_program(name) else []
+    found = [] if programs else list(targets(arguments.target))
+    named = [Target(t.path, f) for t in found for f in ([t.function] if t.function else functions(t.path))]
+    if not programs and not named:
+        raise UsageError(f"{arguments.target} has no annotated functions, and is no program of a graph")
+    with progress(len(named) + len(programs)) as shown, supervisor(arguments, shown) as children:
+        until = time.monotonic() + (arguments.seconds or float("inf"))
+        bisection = _Bisection(arguments, children, shown, folder.absolute(), until)
+        wrong = [bisection.program(path.absolute(), path.name) for path in programs]
+        for target in named:
+            bisection.folder = folder.absolute() / target.function if len(named) > 1 else folder.absolute()
+            wrong.append(bisection.function(target))
+    return int(any(wrong))
+
+
+def _is_program(name: str) -> bool:
+    try:
+        straight.read(views.read_text(name) or "")
+    except (NoProgram, OSError):
+        return False
+    return True

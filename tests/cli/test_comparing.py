@@ -1,0 +1,137 @@
+"""``fuselens verify``, ``bench`` and ``diff``."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BROKEN = Path(__file__).with_name("broken_compiler.py")
+MODEL = """import fuselens
+import torch
+
+
+@fuselens.compile(example_inputs=lambda: (torch.randn(8, 16),))
+def step(x):
+    return torch.tanh(x * 2).softmax(-1)
+
+
+@fuselens.compile(example_inputs=lambda: (torch.randn(4),))
+def checked(x):
+    if x.abs().sum() == 0:
+        raise ValueError("all are zero")
+    return 1 / x
+"""
+
+
+def ran(*arguments: object, cwd: Path, defect: str = "") -> tuple[int, str]:
+    start = [str(BROKEN), defect] if defect else ["-m", "fuselens.cli"]
+    environment = os.environ | {"FUSELENS_CACHE_DIR": str(cwd / "cache"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-P", *start, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False, timeout=300)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.py"
+    path.write_text(MODEL)
+    return path
+
+
+def test_verify(model: Path) -> None:
+    status, text = ran("verify", "model.py", cwd=model.parent)
+    assert (status, text.splitlines()) == (
+        0,
+        [
+            "model.py::step",
+            "  28 of 28 kinds of inputs: values, dtypes and shapes agree; gradients agree",
+            "model.py::checked",
+            "  28 of 28 kinds of inputs: both raise ValueError: all are zero",
+        ],
+    )
+
+
+def test_verify_tells_on_what_it_differs(model: Path) -> None:
+    status, text = ran("verify", "model.py::step", cwd=model.parent, defect="lower")
+    assert status == 1
+    assert re.search(r"^  \d+ of 28 kinds of inputs: ", text, re.M)
+    assert re.search(r"^  DIFFERS on ten times the values: result: \d+ of 128 elements differ, first at ", text, re.M)
+    assert "DIFFERS on zeros" not in text, "tanh and sinh agree there"
+
+
+def test_verify_tells_what_runs_eagerly(model: Path) -> None:
+    model.write_text(MODEL.replace("softmax(-1)", "softmax(-1).to('meta')"))
+    status, text = ran("verify", "model.py::step", cwd=model.parent)
+    assert status == 1 and "  not compiled: FL301: " in text, text
+
+
+def test_bench(model: Path) -> None:
+    status, text = ran("bench", "model.py::step", "--modes", "default,max-autotune", "--rounds", 2, cwd=model.parent)
+    assert status == 0, text
+    first, columns, *rows = text.splitlines()
+    assert first == "model.py::step (medians of 2 processes)"
+    assert columns.split() == ["first", "call", "call", "eager", "speed-up", "memory", "eager's"]
+    assert [row.split()[0] for row in rows] == ["default", "max-autotune"]
+    assert all(re.search(r"\d\.\d\d × \(\d+\.\d\d to \d+\.\d\d\)", row) for row in rows)
+
+
+def test_bench_of_what_differs(model: Path) -> None:
+    status, text = ran("bench", "model.py::step", cwd=model.parent, defect="lower")
+    assert status == 1 and "as annotated: step: DIFFERS from eager" in text
+
+
+def test_diff(model: Path) -> None:
+    assert ran("diff", "model.py", "model.py", cwd=model.parent) == (0, "nothing is different\n")
+    other = model.with_name("other.py")
+    other.write_text(MODEL.replace(".softmax(-1)", ".softmax(-1)\n\n\n@fuselens.compile\ndef more(x):\n    return x").replace(
+        "    return torch.tanh(x * 2)", "    print(1)\n    return torch.tanh(x * 2)"))  # fmt: skip
+    status, text = ran("diff", "model.py", "other.py", cwd=model.parent)
+    lines = text.splitlines()
+    assert status == 1 and lines[:2] == ["--- model.py", "+++ other.py"]
+    assert "more: only in other.py" in lines
+    assert "  breaks: 0 → 1" in lines and "  + FL103 graph break: `print` prints" in lines
+    status, text = ran("diff", "model.py::step", "other.py::step", "--stage", "capture", cwd=model.parent)
+    assert status == 1 and re.search(r"^  @@ ", text, re.M)
+
+
+def test_diff_with_a_revision(model: Path) -> None:
+    def git(*arguments: str) -> None:
+        named = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        subprocess.run(["git", *named, *arguments], cwd=model.parent, check=True, capture_output=True)
+
+    git("init", "-q")
+    git("add", "model.py")
+    git("commit", "-q", "-m", "first")
+    assert ran("diff", "--rev", "HEAD", "model.py", cwd=model.parent)[0] == 0
+    model.write_text(MODEL.replace("x * 2", "x.sin()"))
+    status, text = ran("diff", "--rev", "HEAD", "model.py::step", cwd=model.parent)
+    assert status == 1 and text.startswith("--- model.py::step at HEAD\n+++ model.py::step\n")
+    assert "  + kernel sin_tanh_softmax_0 (forward)" in text
+    status, text = ran("diff", "--rev", "nowhere", "model.py", cwd=model.parent)
+    assert status == 2 and "git does not show model.py at nowhere" in text
+
+
+def test_diff_of_modes_and_targets(model: Path) -> None:
+    status, text = ran("diff", "model.py::step", "--to-target", "cuda:sm_90", cwd=model.parent)
+    assert status == 1 and "  target: auto → cuda:sm_90" in text
+    assert ran("diff", "model.py::step", "--to-mode", "default", cwd=model.parent)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["model.py"], "give one thing to compare with"),
+        (["model.py", "model.py", "--rev", "HEAD"], "give one thing to compare with"),
+        (["."], "give one thing to compare with"),
+        (["model.py", "none.py"], "none.py: no such file"),
+        (["model.py", "--to-mode", "fastest"], "as_mode is 'fastest'"),
+    ],
+)
+def test_what_cannot_be_compared(model: Path, arguments: list[str], why: str) -> None:
+    status, text = ran("diff", *arguments, cwd=model.parent)
+    assert status == 2 and why in text, text
