@@ -204,21 +204,17 @@ class FuselensServer(LanguageServer):
 
     # --- life --------------------------------------------------------------------------------------------------------
 
-    async def configure(self) -> bool:
-        """Takes the client's settings. Returns whether what was checked holds no longer."""
-        changed = await self.configuration.load()
-        self.live.announce(self.configuration.live_folders)
-        self.pool.concurrent = self.settings.concurrent_checks
-        if changed & SHOWN:
-            self.refreshes.ask_for_annotations()
-        return bool(changed - SHOWN)
-
-    async def reconfigure(self) -> None:
-        """Takes the client's settings, and checks again where what was checked holds no longer."""
+    async def configure(self, *, again: bool = True) -> None:
+        """Takes the client's settings. Where that is done ``again``, what was checked with others is checked once more."""
         self._configuring += 1
         self.send_status()
         try:
-            if await self.configure():
+            changed = await self.configuration.load()
+            self.live.announce(self.configuration.live_folders)
+            self.pool.concurrent = self.settings.concurrent_checks
+            if changed & SHOWN:
+                self.refreshes.ask_for_annotations()
+            if again and changed - SHOWN:
                 await self.restart()
         finally:
             self._configuring -= 1

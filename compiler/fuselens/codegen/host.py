@@ -15,6 +15,7 @@ import keyword
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 import sympy
@@ -29,6 +30,15 @@ TORCH_NAMES: dict[str, str] = {
     "i16": "int16", "i8": "int8", "u8": "uint8", "bool": "bool", "c64": "complex64", "c128": "complex128",
     "u16": "uint16", "u32": "uint32", "u64": "uint64", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "c32": "complex32",
 }  # fmt: skip
+
+
+def event_name(node: Kernel | Extern, kernel: str = "") -> str:
+    """What a profiler calls a kernel or an operator: its name, and the line of the user's that it comes first from."""
+    name = kernel or node.name
+    if isinstance(node, Extern):
+        name = "::".join(node.target.split(".")[:2])
+    span = next(iter(node.spans), None)
+    return name if span is None else f"{name} ({PurePath(span.file).name}:{span.line})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from ..ir.contracts.source import HostProgram, PythonOperator, Source, Steps, Un
 from ..ir.dtypes import NAMES
 from ..ir.loops import ITEMSIZE, Buffer, Extern, Graph, Ref, extern_reads
 from .expressions import PYTHON, print_index
-from .host import Host, Statement, python_operator, used_outputs
+from .host import Host, Statement, event_name, python_operator, used_outputs
 from .operators import Shim, direct
 
 _SCALAR_TYPES = {
@@ -122,6 +122,7 @@ class _Encoder:
         self.data: list[int] = []  # words that arguments point to
         self.data_places: list[int] = []  # where `words` hold a place in them
         self.operators: dict[PythonOperator, int] = {}
+        self.events: list[str] = []
         self.last = 0  # the operator that was called last
         self.kernels: dict[str, int] = {}
         self.functions: dict[str, int] = {}
@@ -157,7 +158,7 @@ class _Encoder:
         )  # fmt: skip
         return HostProgram(
             inputs=kinds, constants=tuple(graph.constants), results=results, outputs=outputs,
-            operators=tuple(self.operators), releases_lock=True, steps=steps,
+            operators=tuple(self.operators), releases_lock=True, steps=steps, events=tuple(self.events),
         )  # fmt: skip
 
     def _input_kind(self, position: int, name: str) -> str:
@@ -306,6 +307,7 @@ class _Encoder:
         addresses = [self.slot[name] for name in info.arguments]
         sizes = [self.symbols[name] for name in info.sizes]
         programs = self._list([info.launch["grid"]])
+        self.events.append(event_name(statement.node, info.function))
         self.words += [Op.LAUNCH, kernel, programs, len(addresses), *addresses, len(sizes), *sizes]
 
     def _wrote(self, statement: Statement) -> None:
@@ -349,6 +351,7 @@ class _Encoder:
         if found is not None:
             symbol = f"aoti_torch_{self._device(node)}_{found[0].function}"
             function = self.functions.setdefault(symbol, len(self.functions))
+        self.events.append(event_name(node))
         self.words += [Op.CALL, function, again, len(results), *results, len(given), *given, after, len(words) // 2]
         self.words += self._placed(words)
 

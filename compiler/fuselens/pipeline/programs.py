@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..capture.hook import tensor_layout
 from ..record import report
 from ..runtime import program as host_program
@@ -41,8 +43,8 @@ def bound(program: Program, run: Run) -> Call:
     """The callable of a program."""
     record, config, generated = run.graph, run.config, program.generated
     with run.stage("build"):
-        built = build(program, generated, config, run.target, run.phase)
-    record.timings += [report.Timing(run.named(t.stage), t.seconds) for t in built.timings]
+        built = build(program, generated, config, run.target, run.phase, run.title)
+    record.timings += [replace(t, stage=run.named(t.stage)) for t in built.timings]
     record.cached = built.cached and (run.phase == "forward" or record.cached)
     run.looked_up(run.named("kernels"), built.cached, "" if built.cached else "they were not built before")
     for diagnostic in built.diagnostics:

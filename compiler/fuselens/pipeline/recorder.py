@@ -241,6 +241,13 @@ class Run:
         """Whether kernels are compiled for a GPU that is not here, while the graph runs on the CPU."""
         return self.target == "cpu" and self.config.target.startswith("cuda")
 
+    @property
+    def title(self) -> str:
+        """What profilers call the graph: ``step graph 0 backward (train.py:12)``."""
+        span, backward = self.captured.span, " backward" if self.phase == "backward" else ""
+        place = f" ({Path(span.file).name}:{span.line})" if span is not None else ""
+        return f"{self.recorder.report.function} graph {self.graph.id}{backward}{place}"
+
     def again(self) -> Run:
         """The same captured graph compiled once more, a graph of its own in the report."""
         return replace(self, graph=self.recorder.new_graph(self.captured, self.graph.part_of))
@@ -257,7 +264,7 @@ class Run:
         try:
             yield
         finally:
-            took = report.Timing(name, time.perf_counter() - start)
+            took = report.Timing(name, time.perf_counter() - start, start)
             self.graph.timings.append(took)
             logs.timing(*self._whose, took)
 

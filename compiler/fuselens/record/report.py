@@ -245,10 +245,12 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Wall-clock seconds that a stage took; nested stages are dotted ("build.cpp")."""
+    """Wall-clock seconds that a stage took; nested stages are dotted ("build.cpp"). ``start`` is when it began, in seconds of a clock
+    of the process; 0 where that is not known."""
 
     stage: str
     seconds: float
+    start: float = 0.0
 
 
 @dataclass(slots=True)

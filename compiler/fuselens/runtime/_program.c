@@ -284,6 +284,8 @@ static int host_settle(Tensor *tensor, int dtype, long dim, const int64_t *expec
 
 typedef struct Program Program;
 typedef struct {
+    int watched; /* a profiler listens; generated code looks at it, too */
+    void *event; /* that of the kernel or operator that runs */
     Program *program;
     PyThreadState *thread; /* where the interpreter lock was released */
     char *owned;           /* which inputs are the call's own: each may die when it was read */
@@ -292,6 +294,27 @@ typedef struct {
 
 static int host_operator(Call *call, int which, const Tensor *tensors, const long *numbers, Tensor *results);
 static int host_fail(Call *call, int which, const Tensor *tensors, const long *numbers);
+
+/* Events of torch's profilers, which know what happens by the functions that it calls for them; see program.py. */
+static struct {
+    _Bool (*listens)(void);
+    int (*start)(const char *, void *, const void *, uint64_t, void **);
+    int (*end)(void *);
+} events;
+
+static void *event_begins(PyObject *names, Py_ssize_t which) {
+    void *event = NULL;
+    if (which < PyTuple_GET_SIZE(names) && events.start(PyBytes_AS_STRING(PyTuple_GET_ITEM(names, which)), NULL, NULL, 0, &event))
+        return NULL;
+    return event;
+}
+
+static void host_end(Call *call) {
+    if (call->event) events.end(call->event);
+    call->event = NULL;
+}
+
+static void host_begin(Call *call, int node);
 
 /* Input `k` is not read any more. */
 static void host_done(Call *call, Value *in, long k) {
@@ -339,11 +362,13 @@ typedef struct { /* as codegen/cpu/host.py declares it */
     void (*done)(Call *, Value *, long);
     int (*own)(Call *, Value *, long);
     int (*fail)(Call *, int, const Tensor *, const long *);
+    void (*begin)(Call *, int);
+    void (*end)(Call *);
 } Runtime;
 
 static const Runtime runtime = {host_allocate, host_release, host_new_tensor, host_drop,     host_data, host_sizes,
                                 host_strides,  host_view,    host_over,       host_settle,   host_operator, host_done,
-                                host_own,      host_fail};
+                                host_own,      host_fail,     host_begin,     host_end};
 
 /* ------------------------------------------------------------------------------------------------------------ Program */
 
@@ -359,12 +384,19 @@ struct Program {
     PyObject *results;   /* bytes: 't' tensor, 'i' integer, 'd' the float in a tensor of one f64 */
     PyObject *outputs;   /* tuple: k >= 0: result k; k < 0: input or constant -1 - k; None */
     PyObject *operators; /* tuple of (callable, number of tensors, of integers, of results or -1 for a lone tensor, where) */
+    PyObject *events;    /* tuple of bytes: names of the graph, and of its kernels and operators in their order */
     PyObject *failed;    /* called with the code that the host function returned; raises */
     int releases_lock;
     PyObject *weak; /* references to it */
 };
 
 enum { OPERATOR_RAISED = 1 << 16, WROTE = 1 << 17 };
+
+/* The `node`th kernel or operator begins; what was before it has ended. */
+static void host_begin(Call *call, int node) {
+    host_end(call);
+    call->event = event_begins(call->program->events, node + 1);
+}
 
 /* A handle for what an operator gave. Kernels read memory: what has none of its own is made an ordinary tensor, or refused. */
 static int tensor_from(PyObject *o, Tensor *made) {
@@ -538,10 +570,15 @@ static PyObject *Program_call(PyObject *object, PyObject *const *args, size_t na
         PyList_SetSlice(given, 0, n, NULL);
         items = kept ? &PyTuple_GET_ITEM(kept, 0) : NULL;
     }
-    Call call = {self, NULL, owns, objects};
+    Call call = {events.listens && events.listens(), NULL, self, NULL, owns, objects};
+    void *whole = UNLIKELY(call.watched) ? event_begins(self->events, 0) : NULL;
     if (self->releases_lock) call.thread = PyEval_SaveThread();
     int status = self->entry(&runtime, &call, in, out);
     if (call.thread) PyEval_RestoreThread(call.thread);
+    if (UNLIKELY(call.watched)) {
+        host_end(&call); /* where it failed */
+        if (whole) events.end(whole);
+    }
     if (UNLIKELY(status)) {
         if (!(status & OPERATOR_RAISED)) {
             PyObject *raised = PyObject_CallFunction(self->failed, "iO", status & ~WROTE, self->operators);
@@ -585,13 +622,19 @@ taken_back:
 
 static PyObject *Program_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"entry", "library", "inputs", "constants", "results", "outputs", "operators", "failed",
-                            "releases_lock", NULL};
+                            "releases_lock", "events", NULL};
     Program given = {0};
     Py_ssize_t entry;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "nOSO!SO!O!Op:Program", names, &entry, &given.library, &given.inputs,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "nOSO!SO!O!Op|O!:Program", names, &entry, &given.library, &given.inputs,
                                      &PyTuple_Type, &given.constants, &given.results, &PyTuple_Type, &given.outputs,
-                                     &PyTuple_Type, &given.operators, &given.failed, &given.releases_lock))
+                                     &PyTuple_Type, &given.operators, &given.failed, &given.releases_lock,
+                                     &PyTuple_Type, &given.events))
         return NULL;
+    for (Py_ssize_t k = 0; given.events && k < PyTuple_GET_SIZE(given.events); ++k)
+        if (!PyBytes_Check(PyTuple_GET_ITEM(given.events, k))) {
+            PyErr_SetString(PyExc_TypeError, "events are named by bytes");
+            return NULL;
+        }
     if (!tensor_type) {
         PyErr_SetString(PyExc_RuntimeError, "the runtime was not initialised");
         return NULL;
@@ -607,6 +650,7 @@ static PyObject *Program_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     self->outputs = Py_NewRef(given.outputs);
     self->operators = Py_NewRef(given.operators);
     self->failed = Py_NewRef(given.failed);
+    self->events = given.events ? Py_NewRef(given.events) : PyTuple_New(0);
     self->releases_lock = given.releases_lock;
     return (PyObject *)self;
 }
@@ -641,6 +685,7 @@ static int Program_clear(Program *p) {
     Py_CLEAR(p->outputs);
     Py_CLEAR(p->operators);
     Py_CLEAR(p->failed);
+    Py_CLEAR(p->events);
     return 0;
 }
 
@@ -653,7 +698,7 @@ static void Program_dealloc(Program *p) {
 
 static PyTypeObject ProgramType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "fuselens.runtime._program.Program",
-    .tp_doc = "Program(entry, library, inputs, constants, results, outputs, operators, failed, releases_lock): a graph.",
+    .tp_doc = "Program(entry, library, inputs, constants, results, outputs, operators, failed, releases_lock, events): a graph.",
     .tp_basicsize = sizeof(Program),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_vectorcall_offset = offsetof(Program, call),
@@ -700,6 +745,15 @@ static PyObject *init_memory(PyObject *module, PyObject *args) {
     Py_XSETREF(materialised, Py_NewRef(callables[0]));
     Py_XSETREF(refused, Py_NewRef(callables[1]));
     Py_XSETREF(noted, Py_NewRef(callables[2]));
+    Py_RETURN_NONE;
+}
+
+static PyObject *init_events(PyObject *module, PyObject *args) {
+    Py_ssize_t listens, start, end;
+    if (!PyArg_ParseTuple(args, "nnn:init_events", &listens, &start, &end)) return NULL;
+    events.start = (void *)start;
+    events.end = (void *)end;
+    events.listens = (void *)listens;
     Py_RETURN_NONE;
 }
 
@@ -765,6 +819,7 @@ static PyMethodDef methods[] = {
     {"init_gpu", init_gpu, METH_O, "init_gpu(addresses): of the GPU's allocator, its current stream, and the launch of a kernel."},
     {"steps_entry", steps_entry, METH_NOARGS, "steps_entry() -> the address of the host function that runs Steps."},
     {"init_memory", init_memory, METH_VARARGS, "init_memory(bytes to the keys, ordinary keys, words to the storage, words to its address, materialised, refused, noted)"},
+    {"init_events", init_events, METH_VARARGS, "init_events(addresses: whether a profiler listens, an event starts, it ends)"},
     {"init_counts", init_counts, METH_O, "init_counts(words to the storage): where reference counts are, so that donated inputs need no copy."},
     {"new_tensor", new_tensor, METH_VARARGS, "new_tensor(n, foreign=False): an uninitialised f32 tensor of n elements, as host functions make them; in the pool's\n"
      "memory as torch sees it."},

@@ -49,6 +49,7 @@ typedef struct { /* one run */
     int64_t *numbers;
     Py_ssize_t inputs, given;
     int wrote; /* WROTE once an input was written to */
+    int node;  /* how many kernels and operators began */
 } Run;
 
 static int compute(const int64_t *words, int64_t count, const int64_t *numbers, int64_t *result) {
@@ -203,8 +204,12 @@ static int walk(Run *r) {
             else status = OPERATOR_FAILED;
             w += 5;
             break;
-        case LAUNCH: status = launch_kernel(r, &w); break;
-        case CALL: status = call_any(r, &w); break;
+        case LAUNCH:
+        case CALL:
+            if (UNLIKELY(r->call->watched)) host_begin(r->call, r->node++);
+            status = w[-1] == LAUNCH ? launch_kernel(r, &w) : call_any(r, &w);
+            if (UNLIKELY(r->call->watched)) host_end(r->call);
+            break;
         case SETTLE:
             if (host_settle(&r->slot[w[0]], w[1], w[2], numbers + w[3], numbers + w[3] + w[2]))
                 status = RESULT_DIFFERS | (w[4] + 1) << OPERATOR_SHIFT;
@@ -238,7 +243,7 @@ static int run_steps(const Runtime *unused, Call *call, Value *in, Value *out) {
     Tensor slot[self->slots + 1];
     void *memory[self->memories + 1];
     int64_t own[self->varies ? self->n_numbers + 1 : 1];
-    Run run = {self, call, in, out, slot, memory, NULL, self->varies ? own : self->numbers, inputs, given, 0};
+    Run run = {self, call, in, out, slot, memory, NULL, self->varies ? own : self->numbers, inputs, given, 0, 0};
     for (Py_ssize_t k = 0; k < given; ++k) slot[k] = in[k].tensor;
     memset(slot + given, 0, (self->slots - given) * sizeof(Tensor));
     memset(memory, 0, sizeof memory);

@@ -49,9 +49,11 @@ def texts(generated: Generated) -> list[report.Stage]:
     return [report.Stage(s.language, SUFFIXES[s.language], s.text, s.lines) for s in generated.sources()]
 
 
-def build(graph: Program, generated: Generated, config: Config, target: str = "cpu", phase: str = "forward") -> Built:
+def build(
+    graph: Program, generated: Generated, config: Config, target: str = "cpu", phase: str = "forward", title: str = ""
+) -> Built:
     """Builds the kernels of ``graph``, binds them to the host program and returns the callable (on the
-    CPU without ``config.build``: nothing that could be called).
+    CPU without ``config.build``: nothing that could be called). ``title`` is what profilers call it.
 
     Raises :class:`.build.NoCompiler` (FL403) and :class:`.build.BuildFailed` (FL402).
     """
@@ -71,8 +73,9 @@ def build(graph: Program, generated: Generated, config: Config, target: str = "c
             built.cached = is_built(generated.cpp.text, generated.isa_flags, config, cache)
         return built
     if generated.cpp is not None:
+        start = time.perf_counter()
         made = build_library(generated.cpp.text, generated.isa_flags, config, cache)
-        built.timings.append(report.Timing("build.cpp", made.seconds))
+        built.timings.append(report.Timing("build.cpp", made.seconds, start))
         built.cached = made.cached
         library = made.library
         if generated.program is None:
@@ -86,18 +89,18 @@ def build(graph: Program, generated: Generated, config: Config, target: str = "c
         start = time.perf_counter()
         names |= load_triton(generated.triton, config, cache)
         names["current_stream"] = torch_private.current_stream
-        built.timings.append(report.Timing("build.triton", time.perf_counter() - start))
+        built.timings.append(report.Timing("build.triton", time.perf_counter() - start, start))
     start = time.perf_counter()
     steps = host.program if host is not None and program.runs_steps(target) else None
     if steps is not None:
-        built.call = program.bind_steps(steps, graph.constants, names)
+        built.call = program.bind_steps(steps, graph.constants, names, title)
     elif host is not None:
         names |= {"reinterpret": memory.reinterpret, "settled": memory.settled, "after_writing": memory.after_writing}
         names |= {name: graph.constants[buffer] for name, buffer in host.constants.items()}
         names |= {name: memory.maker(*made) for name, made in host.makers.items()}
         exec(compile(host.text, f"<fuselens host program {graph.name}>", "exec"), names)
     if generated.program is not None:
-        built.call = program.bind(library, generated.program, graph.constants, names)
+        built.call = program.bind(library, generated.program, graph.constants, names, title)
     else:
         if steps is None:
             built.call = names["call"]
@@ -105,7 +108,7 @@ def build(graph: Program, generated: Generated, config: Config, target: str = "c
             from .gpu.launch import on_device
 
             built.call = on_device(built.call, generated.triton)
-    built.timings.append(report.Timing("build.host", time.perf_counter() - start))
+    built.timings.append(report.Timing("build.host", time.perf_counter() - start, start))
     built.diagnostics = cache.drain()
     return built
 

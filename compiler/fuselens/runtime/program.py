@@ -59,6 +59,7 @@ _GPU = (
     "aoti_torch_get_current_cuda_stream",
 )
 """In the order in which `_program.init_gpu` takes the addresses; that of `_launch.entry` follows."""
+_EVENTS = ("_ZN2at12hasCallbacksEv", "aoti_record_function_start", "aoti_record_function_end")
 _WRAP = "_Z16THPVariable_WrapRKN2at10TensorBaseE"
 
 
@@ -83,6 +84,8 @@ def available(tensor_offset: int) -> bool:
         return False
     _program.init_memory(places[0], _ordinary_keys("cpu"), *places[1:], memory.materialised, memory.refuse, memory.note)
     _program.init(tensor_offset, torch.Tensor, tuple(addresses))
+    with contextlib.suppress(OSError, AttributeError):  # without them, profilers do not hear of kernels
+        _program.init_events(*(address(shim, name) for name in _EVENTS))
     made = _program.new_tensor(5)
     return bool(
         type(made) is torch.Tensor and made.shape == (5,) and made.dtype == torch.float32 and not made.requires_grad
@@ -250,18 +253,26 @@ def bind(
     program: HostProgram,
     constants: Mapping[str, Any],
     operators: Mapping[str, Callable[..., Any]],
+    title: str = "",
 ) -> Callable[[Any], Any]:
-    """The unit's host function as a callable of a tuple or list of inputs. ``operators`` are those it calls by Python."""
+    """The unit's host function as a callable of a tuple or list of inputs. ``operators`` are those it calls by Python, ``title``
+    is what a profiler calls the graph."""
     bind_imports(library, program)
     return _program.Program(
         address(library, "fuselens_call"), library, program.inputs.encode(),
         tuple(constants[name] for name in program.constants), program.results.encode(), program.outputs,
         tuple((operators[o.name] if o.name else _again(o), *_described(o)) for o in program.operators),
-        functools.partial(_failed, program.checks), program.releases_lock,
+        functools.partial(_failed, program.checks), program.releases_lock, _events(program, title),
     )  # fmt: skip
 
 
-def bind_steps(program: HostProgram, constants: Mapping[str, Any], names: dict[str, Any]) -> Callable[[Any], Any]:
+def _events(program: HostProgram, title: str) -> tuple[bytes, ...]:
+    return tuple(name.encode() for name in (title or "compiled graph", *program.events))
+
+
+def bind_steps(
+    program: HostProgram, constants: Mapping[str, Any], names: dict[str, Any], title: str = ""
+) -> Callable[[Any], Any]:
     """A host program's steps as a callable of a tuple or list of inputs. ``names`` are the kernels, and ``torch``."""
     steps = program.steps
     assert steps is not None
@@ -274,7 +285,7 @@ def bind_steps(program: HostProgram, constants: Mapping[str, Any], names: dict[s
     return _program.Program(
         _program.steps_entry(), library, program.inputs.encode(), tuple(constants[name] for name in program.constants),
         program.results.encode(), program.outputs, tuple((call, *_described(o)) for call, o in operators),
-        functools.partial(_failed, program.checks), program.releases_lock,
+        functools.partial(_failed, program.checks), program.releases_lock, _events(program, title),
     )  # fmt: skip
 
 

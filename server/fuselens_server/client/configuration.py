@@ -131,7 +131,7 @@ class Configuration:
         """What the client tells when it was no longer waited for is asked for again, and taken."""
 
         if not answer.cancelled() and answer.exception() is None:
-            self._late = asyncio.ensure_future(self._server.reconfigure())
+            self._late = asyncio.ensure_future(self._server.configure())
 
     async def _sections(self, scopes: list[str | None]) -> list[Any]:
         """The section of each scope; None where the client has none or does not say. Where it says so late, all is asked again."""

@@ -23,7 +23,7 @@ def register(server: FuselensServer) -> None:
     async def initialized(ls: FuselensServer, _: lsp.InitializedParams) -> None:
         ls.take_encoding()
         await ls.live.start()
-        await ls.configure()
+        await ls.configure(again=False)
         registrations = list(_registrations(ls.client))
         if registrations:
             with contextlib.suppress(JsonRpcException):
@@ -31,13 +31,13 @@ def register(server: FuselensServer) -> None:
 
     @server.feature(lsp.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)
     async def did_change_workspace_folders(ls: FuselensServer, _: lsp.DidChangeWorkspaceFoldersParams) -> None:
-        await ls.reconfigure()
+        await ls.configure()
 
     @server.feature(lsp.WORKSPACE_DID_CHANGE_CONFIGURATION)
     async def did_change_configuration(ls: FuselensServer, params: lsp.DidChangeConfigurationParams) -> None:
         told = params.settings
         ls.configuration.told = told.get("fuselens", told) if isinstance(told, Mapping) else None
-        await ls.reconfigure()
+        await ls.configure()
 
     @server.feature(lsp.SHUTDOWN)
     async def shutdown(ls: FuselensServer, _: None) -> None:

@@ -30,7 +30,7 @@ from ...ir.contracts.source import HostProgram, KernelInfo, PythonOperator, Unsu
 from ...ir.dtypes import NAMES
 from ...ir.loops import ITEMSIZE, Buffer, Extern, Graph, Kernel, Node, element, extern_reads
 from ..expressions import print_factor, print_index
-from ..host import python_operator, used_outputs
+from ..host import event_name, python_operator, used_outputs
 from ..operators import c_parameters, direct
 from .reserved import KEYWORDS
 from .translation_unit import TranslationUnit
@@ -61,7 +61,12 @@ struct Runtime {  // what the process offers (runtime/_program.c)
   void (*done)(void* call, Value* in, long input);
   int (*own)(void* call, Value* in, long input);
   int (*fail)(void* call, int which, void* const* tensors, const long* numbers);
+  void (*begin)(void* call, int event);
+  void (*end)(void* call);
 };
+// Where a profiler listens, it hears of each kernel and operator.
+static inline void event_begins(const Runtime* run, void* call, int event) { if (*(const int*)call) run->begin(call, event); }
+static inline void event_ends(const Runtime* run, void* call) { if (*(const int*)call) run->end(call); }
 namespace {
 template <long memories, long tensors>
 struct Held {  // what the call has made so far: freed however it ends
@@ -118,6 +123,7 @@ class _Host:
         self.slots: dict[str, str] = {}  # buffer → slot of a tensor of our own, while it is alive
         self.counts = {"memory": 0, "tensor": 0}
         self.operators: list[PythonOperator] = []
+        self.events: list[str] = []
         self.imports: dict[str, tuple[int, str]] = {}
         self.lists: dict[str, str] = {}  # constant arrays: their declaration → their name
         self.body = Writer("//")
@@ -283,6 +289,7 @@ class _Host:
         return HostProgram(
             inputs=kinds, constants=tuple(graph.constants), results=results, outputs=outputs,
             operators=tuple(self.operators), checks=checked(infos), imports=tuple(self.imports), releases_lock=_is_long(graph, infos),
+            events=tuple(self.events),
         )  # fmt: skip
 
     def _unit(self) -> None:
@@ -361,7 +368,9 @@ class _Host:
                 f"({constant}{C_TYPES[element(self.graph.buffers[storage].dtype)]}*){self._pointer(storage)}"
             )
         self.body.forget()
+        _begins(self.body, self.events, event_name(node, info.function))
         self.body.put(f"{info.function}({', '.join([*arguments, *info.sizes])});", node.spans)
+        self.body.put("event_ends(run, call);")
         self.overwritten.update(self._overwrites(info.written))
 
     def _free(self, node: Node, position: int) -> None:
@@ -441,10 +450,12 @@ class _Host:
         results = [self._slot("tensor") for _ in used_outputs(node)]
         into = f"&{results[0]}" if results else "0"  # slots that were made together lie side by side
         passed = self._passed(which, given)
+        _begins(self.body, self.events, event_name(node))
         self.body.put(
             f"if (const int code = run->python(call, {which}, {passed}, {self._list(numbers)}, {into})) return code{f' | {WROTE}' * bool(self._wrote)};",
             node.spans,
         )
+        self.body.put("event_ends(run, call);")
         self._take(node, results, which)
 
     def _passed(self, which: int, tensors: list[str]) -> str:
@@ -461,7 +472,9 @@ class _Host:
         self.operators.append(made)
         passed = self._passed(which, [self._tensor(n) for n in tensors])
         fails = f"run->fail(call, {which}, {passed}, {self._list(numbers)})" + f" | {WROTE}" * bool(self._wrote)
+        _begins(self.body, self.events, event_name(node))
         self.body.put(f"if ({call}) return {fails};", node.spans)
+        self.body.put("event_ends(run, call);")
         return which
 
     def _take(self, node: Extern, results: list[str], which: int) -> None:
@@ -507,6 +520,11 @@ class _Host:
         return kinds, tuple(outputs), moved
 
 
+def _begins(body: Writer, events: list[str], event: str) -> None:
+    body.put(f"event_begins(run, call, {len(events)});")
+    events.append(event)
+
+
 def _is_long(graph: Graph, infos: Collection[KernelInfo]) -> bool:
     """Whether a call takes so long that other threads of Python's run meanwhile."""
     if any(isinstance(n, Extern) for n in graph.nodes):
@@ -525,4 +543,6 @@ def _short(function: str) -> str:
     return f"aten_{function.removeprefix('aoti_torch_cpu_')}"
 
 
-_RESERVED = frozenset("run call in out held Runtime Held Value bf16 f16 floor_div floor_mod least greatest".split())
+_RESERVED = frozenset(
+    "run call in out held Runtime Held Value bf16 f16 floor_div floor_mod least greatest event_begins event_ends".split()
+)

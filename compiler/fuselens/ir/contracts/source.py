@@ -100,7 +100,8 @@ class HostProgram:
 
     ``inputs`` has a letter per graph input: tensor, integer, double (a Python float), or other (not looked at); tensors of
     the graph's ``constants`` follow. ``results`` has one per result. ``outputs`` say where each output comes from: a result,
-    input or constant k as -1 - k, or None. ``checks`` are the operations that may find a wrong value, and their lines. ``imports`` are functions of torch's C shim whose addresses go into the unit.
+    input or constant k as -1 - k, or None. ``checks`` are the operations that may find a wrong value, and their lines. ``imports`` are functions of torch's C shim whose addresses go into the unit. ``events`` are what a profiler calls the kernels and the
+    operators, in the order in which they run.
     """
 
     inputs: str
@@ -112,6 +113,7 @@ class HostProgram:
     imports: tuple[str, ...] = ()
     releases_lock: bool = False
     steps: Steps | None = None
+    events: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

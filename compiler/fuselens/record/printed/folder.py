@@ -15,6 +15,7 @@ from .. import views
 from ..plain import to_plain
 from ..report import Report, Stage
 from .page import page
+from .trace import trace
 
 _SAFE = re.compile(r"[^\w.+-]+")
 MOST_BYTES = 256 << 20  # of one report's stages
@@ -23,7 +24,7 @@ _TAKEN = 1000  # functions of one name
 
 def dump(report: Report, directory: Path) -> list[Path]:
     """Writes the stages of every graph as ``FUNCTION/graph0/00_capture.py …`` in stage order, with ``repro.py``, and beside them
-    ``explain.txt``, ``report.json`` and ``index.html``, below ``directory``. Returns what was written."""
+    ``explain.txt``, ``report.json``, ``trace.json`` and ``index.html``, below ``directory``. Returns what was written."""
     return write(report, directory / safe(report.function))
 
 
@@ -56,6 +57,7 @@ def write(report: Report, root: Path, first: int = 0) -> list[Path]:
     )
     put(root / "explain.txt", f"{views.explain(report)}{note}\n")
     put(root / "report.json", json.dumps(to_plain(report), indent=1) + "\n")
+    put(root / "trace.json", trace(report))
     put(root / "index.html", page([report], title=report.function))
     return written
 
