@@ -3,7 +3,7 @@
     run_tests.py [NAME ...]      all of them, or those named (--list shows the names)
     run_tests.py --all           without sampling
 
-Of the Python tests a sample is taken, another one after each commit (``FUSELENS_SWEEP_SEED`` chooses one), beside what the last
+Of the tests in Python and in an editor a sample is taken, another one after each commit (``FUSELENS_SWEEP_SEED`` chooses one), beside what the last
 commits changed. A step that fails does not keep the later ones from running. Standard library only.
 """
 
@@ -26,7 +26,8 @@ ROOT = Path(__file__).resolve().parent.parent
 BIN = ROOT / ".venv" / "bin"
 EXTENSION = ROOT / "extension"
 
-PART = 0.25  # of the Python tests: all take 40 minutes on two processors
+PART = 0.12  # of the Python tests: all take an hour on two processors
+EDITOR_PART = 0.5  # of the files of tests in an editor: all take a quarter of an hour
 CHANGED = 4  # commits whose tests run whole
 ALWAYS = ("tests/packaging", "tests/torch_names", "tests/diagnostics")  # what must stay true of the tree
 
@@ -63,20 +64,20 @@ def git(*arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False).stdout
 
 
-def sample() -> list[str]:
+def sample(part: float) -> list[str]:
     """Of the tests that take long by their number the sample of this commit, and what the last commits changed."""
     os.environ.setdefault("FUSELENS_SWEEP_SEED", git("rev-list", "--count", "HEAD").strip() or "0")
-    print(f"a sample of the Python tests, FUSELENS_SWEEP_SEED={os.environ['FUSELENS_SWEEP_SEED']}", flush=True)
+    print(f"a sample of {part:.0%}, FUSELENS_SWEEP_SEED={os.environ['FUSELENS_SWEEP_SEED']}", flush=True)
     changed = git("log", f"-{CHANGED}", "--name-only", "--pretty=format:", "--", "tests").split()
     whole = sorted({*ALWAYS, *(name for name in changed if Path(name).name.startswith("test_"))})
-    return [f"--sample={PART}", *(f"--whole={name}" for name in whole)]
+    return [f"--sample={part}", *(f"--whole={name}" for name in whole)]
 
 
-def pytest(*arguments: str, sampled: bool = False) -> Callable[[], Count]:
+def pytest(*arguments: str, part: float = 1.0) -> Callable[[], Count]:
     """A step that counts what pytest counts; a run that breaks down (or collects nothing) is one failure."""
 
     def run() -> Count:
-        chosen = sample() if sampled else []
+        chosen = sample(part) if part < 1 else []
         with tempfile.TemporaryDirectory() as folder:
             junit = Path(folder, "junit.xml")
             command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={junit}", *arguments, *chosen]
@@ -114,6 +115,8 @@ def docs() -> Count:
 
 # Three: tests of the server wait a third of their time. Each takes folders in order, so that what a module shares is made once.
 PYTHON_TESTS = ("-n", "3", "--dist", "worksteal", "-m", "not e2e and not sweep")
+# Two editors, each with modules of its own. Waits are patient, so what is broken takes long.
+EDITOR_TESTS = ("-n", "2", "--dist", "loadfile", "--maxfail=3", "--sample-files", "tests/e2e")
 STEPS: dict[str, Callable[[], Count]] = {
     "ruff": check(BIN / "ruff", "check", "--quiet", "."),
     "format": check(BIN / "ruff", "format", "--check", "--quiet", "."),
@@ -122,9 +125,8 @@ STEPS: dict[str, Callable[[], Count]] = {
     "docs": docs,
     "tsc": check("npm", "run", "--silent", "check", cwd=EXTENSION),
     "extension": node_tests,
-    "pytest": pytest(*PYTHON_TESTS, sampled=True),
-    # Two editors, each with modules of its own. Waits are patient, so what is broken takes long.
-    "e2e": pytest("-n", "2", "--dist", "loadfile", "--maxfail=3", "tests/e2e"),
+    "pytest": pytest(*PYTHON_TESTS, part=PART),
+    "e2e": pytest(*EDITOR_TESTS, part=EDITOR_PART),
 }
 TESTS = ("pytest", "e2e")  # which have the machine to themselves
 
@@ -141,10 +143,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Runs every check and test of the project.")
     parser.add_argument("steps", nargs="*", metavar="NAME", help=", ".join(STEPS))
     parser.add_argument("--list", action="store_true", help="only show the names")
-    parser.add_argument("--all", action="store_true", help="every Python test, not a sample")
+    parser.add_argument("--all", action="store_true", help="every test, not a sample")
     arguments = parser.parse_args()
     if arguments.all:
-        STEPS["pytest"] = pytest(*PYTHON_TESTS)
+        STEPS |= {"pytest": pytest(*PYTHON_TESTS), "e2e": pytest(*EDITOR_TESTS)}
     if arguments.list:
         print("\n".join(STEPS))
         return 0

@@ -22,6 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--sample", type=float, default=1.0, metavar="PART", help="run this part of the tests, chosen by chance"
     )
+    parser.addoption("--sample-files", action="store_true", help="the part is of files: their tests stay together")
     parser.addoption(
         "--whole", action="append", default=[], metavar="PATH", help="of these files or folders run all tests"
     )
@@ -33,7 +34,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     seed = os.environ.get("FUSELENS_SWEEP_SEED", "0")
     whole = tuple(config.getoption("--whole"))
-    chosen = [item.nodeid.startswith(whole) or random.Random(f"{seed} {item.nodeid}").random() < part for item in items]
+    files = config.getoption("--sample-files")
+    names = [item.nodeid.partition("::")[0] if files else item.nodeid for item in items]
+    chosen = [name.startswith(whole) or random.Random(f"{seed} {name}").random() < part for name in names]
     config.hook.pytest_deselected(items=[item for item, taken in zip(items, chosen, strict=True) if not taken])
     items[:] = [item for item, taken in zip(items, chosen, strict=True) if taken]
 
