@@ -3,8 +3,8 @@
     run_tests.py [NAME ...]      all of them, or those named (--list shows the names)
     run_tests.py --all           without sampling
 
-Of the tests in Python and in an editor a sample is taken, another one after each commit (``FUSELENS_SWEEP_SEED`` chooses one), beside what the last
-commits changed. A step that fails does not keep the later ones from running. Standard library only.
+Of the tests in Python and in an editor a sample is taken, another one after each commit (``FUSELENS_SWEEP_SEED`` chooses one),
+beside what the last commits changed. A step that fails does not keep the later ones from running. Standard library only.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="every test, not a sample")
     arguments = parser.parse_args()
     if arguments.all:
-        STEPS |= {"pytest": pytest(*PYTHON_TESTS), "e2e": pytest(*EDITOR_TESTS)}
+        STEPS.update(pytest=pytest(*PYTHON_TESTS), e2e=pytest(*EDITOR_TESTS))
     if arguments.list:
         print("\n".join(STEPS))
         return 0

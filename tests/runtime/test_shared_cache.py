@@ -288,3 +288,34 @@ def _archive(about: str) -> bytes:
 def test_bytes_that_are_no_artifacts(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(ValueError, match="artifacts"):
         artifacts.load(Cache(tmp_path / "cache"), data)
+
+
+VERSIONED = """
+import sys, torch
+torch.__version__ = sys.argv[1]
+import fuselens
+f = fuselens.compile(lambda x: (x.exp() @ x.t()).softmax(0))
+x = torch.arange(35.0).reshape(5, 7).div(100).requires_grad_()
+f(x).square().sum().backward()
+print(f"{x.grad.abs().sum().item():.4f}")
+print([graph.cache for graph in f.__fuselens__.recorder.report.graphs])
+"""
+
+
+def test_two_versions_of_torch_share_a_cache(tmp_path: Path) -> None:
+    """Neither believes what the other has made, and each says why; a program that comes back finds its own."""
+
+    def ran(version: str) -> tuple[str, str]:
+        done = subprocess.run(
+            [sys.executable, "-c", VERSIONED, version], capture_output=True, text=True, check=True,
+            env=os.environ | {"FUSELENS_CACHE_DIR": str(tmp_path / "cache"), "FUSELENS_STRICT": "0"},
+        )  # fmt: skip
+        first, second = done.stdout.splitlines()
+        return first, second
+
+    here = str(torch.__version__)
+    value, told = ran(here)
+    assert told == "['it was not compiled before']"
+    other, told = ran("2.99.0")
+    assert other == value and told == f"['torch {here} made what is there, and this is 2.99.0']"
+    assert ran(here) == (value, "['found']") and ran("2.99.0") == (value, "['found']")

@@ -109,7 +109,7 @@ def why_missing(key: Key, before: Sequence[Mapping[str, Any]]) -> str:
     found = [
         _DIFFERENCES[name](nearest.get(name), now[name]) for name in _DIFFERENCES if now[name] != nearest.get(name)
     ]
-    return "; ".join(dict.fromkeys(found)) or "it was not compiled before"
+    return "; ".join(filter(None, dict.fromkeys(found))) or "it was not compiled before"
 
 
 def _versions_differ(before: Any, now: Any) -> str:
@@ -140,6 +140,14 @@ def _machine_differs(before: Any, now: Any) -> str:
     found = [
         f"{name} were {a[name]}, and are {v}" for name, v in b.items() if name == "threads" and a.get(name, v) != v
     ]
+    same = {name: v for name, v in a.items() if name != "torch"} == {
+        name: v for name, v in b.items() if name != "torch"
+    }
+    others = [
+        [v for v in part if not isinstance(v, dict)] if isinstance(part, list) else part for part in (before, now)
+    ]
+    if a and same and others[0] == others[1]:
+        return ""  # torch is another: its version says so
     return "; ".join(found) or "what is there was made for another machine"
 
 
