@@ -85,7 +85,7 @@ def test_an_event_ends_where_a_kernel_fails() -> None:
         with pytest.raises((IndexError, RuntimeError)):
             taken(x, torch.tensor([100, 1]))
         taken(x, good)
-    events = [e for e in profiler.events() if HERE in e.name]
+    events = [e for e in profiler.events() or () if HERE in e.name]
     graphs = [e for e in events if "graph 0" in e.name]
     assert len(graphs) == 2
     assert all(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,6 @@ from ..config import Config
 from ..record import wire
 from .search import Verdict
 from .straight import NoProgram, Part
-
-Progress = Callable[[str], None]
 
 
 def probe_options(
@@ -36,26 +33,7 @@ def verdict_of(event: wire.Event) -> Verdict:
 # --- in the child -----------------------------------------------------------------------------------------------------
 
 
-def of_graphs(request: wire.Request, config: Config, gradients: bool, progress: Progress) -> str:
-    """JSON of :class:`.graphs.Written`, or ``{"refused": why}``."""
-    from ..checking.check import opened_function
-    from ..checking.parsing import FileRefused
-    from .graphs import write_programs
-
-    (name,) = request.functions
-    assert config.dump is not None
-    folder, config = config.dump, dataclasses.replace(config, dump=None)
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with opened_function(request.path, name, request.source, config, progress) as function:
-            progress(f"{name}: capture")
-            written = write_programs(function, folder, gradients)
-            return json.dumps(dataclasses.asdict(written))
-    except FileRefused as refused:
-        return json.dumps({"refused": refused.diagnostic.message})
-
-
-def of_probe(request: wire.Request, config: Config, gradients: bool, progress: Progress) -> str:
+def of_probe(request: wire.Request, config: Config) -> str:
     """JSON of a :class:`.search.Verdict`; of ``{}`` where the part was to be written."""
     from . import probing
 

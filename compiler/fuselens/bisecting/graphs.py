@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from .. import api
-from ..checking.check import OpenFunction
-from ..checking.user_code import describe
+from ..config import Config
 from ..inputs import comparison
 from ..inputs.graph_programs import GraphProgram, GraphPrograms
-from ..pipeline.recorder import Recorder
+from ..pipeline import Recorder
 from ..pipeline.refusals import eagerly
+from ..record.diagnostics import raised
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,23 +25,24 @@ class Written:
     breaks: list[str] = dataclasses.field(default_factory=list)
 
 
-def write_programs(function: OpenFunction, folder: Path, gradients: bool) -> Written:
-    given = function.inputs()
-    args, kwargs, target = given.args, given.kwargs, function.target
+def write_programs(
+    target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, name: str, config: Config, folder: Path, gradients: bool
+) -> Written:  # fmt: skip
+    """Calls ``target`` eagerly and captured. Its graphs, with the inputs of their first calls, go into ``folder``."""
     expected = comparison.observe(target, args, kwargs, gradients=gradients)
     if "raised" in expected and gradients:
         gradients = False
         expected = comparison.observe(target, args, kwargs, gradients=False)
     if "raised" in expected:
-        return Written([], raised=describe(expected["raised"]))
-    config = dataclasses.replace(function.config, explore=False, weightless=False, dump=None, fallback_random=True)
-    recorder = Recorder(function.annotated.qualname, function.file.path, None, config, texts=False)
+        return Written([], raised=raised(expected["raised"]))
+    config = dataclasses.replace(config, explore=False, weightless=False, dump=None, fallback_random=True)
+    recorder = Recorder(name, "", None, config, texts=False)
     recorder.programs = programs = GraphPrograms(folder, eagerly)
     compiled = api.wrap(target, config, recorder=recorder, owner=object())
     actual = comparison.observe(compiled, args, kwargs, gradients=gradients)
     breaks = [f"line {d.span.line}: {d.message}" if d.span else d.message for d in recorder.report.breaks]
     if "raised" in actual:
-        return Written(programs.found, f"it raised {describe(actual['raised'])}", breaks=breaks)
+        return Written(programs.found, f"it raised {raised(actual['raised'])}", breaks=breaks)
     found = comparison.differences(expected, actual)
     if found:
         again = comparison.differences(expected, comparison.observe(target, args, kwargs, gradients=gradients))

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from .. import api
-from ..checking.user_code import describe
 from ..config import Config, from_environment
 from ..inputs import agreement
 from ..inputs.comparison import copied
 from ..ir.graphs import program_text
-from ..pipeline.recorder import Recorder
+from ..pipeline import Recorder
+from ..record.diagnostics import raised
 from . import straight
 from .search import Verdict
 from .straight import Lines, Part
@@ -82,7 +82,7 @@ def probe(program: Opened, part: Part, until: str, config: Config, slower_than: 
     try:
         expected = agreement.observed(function, given, names)
     except Exception as error:  # noqa: BLE001 - the part proves nothing
-        return Verdict("invalid", describe(error))
+        return Verdict("invalid", raised(error).splitlines()[0])
     changes = {"mode": program.names.get("MODE", "default"), **program.names.get("OPTIONS", {})}
     config = dataclasses.replace(config, **{**changes, "until": until, "fallback_random": True, "explore": False})
     recorder = Recorder("graph", str(program.path), None, config, texts=False)
@@ -91,7 +91,7 @@ def probe(program: Opened, part: Part, until: str, config: Config, slower_than: 
     try:
         found = agreement.observed(compiled, given, names)
     except Exception as error:  # noqa: BLE001 - what a wrong compiler raises is what is looked for
-        return Verdict("raised", describe(error), **_fusions(recorder, text))
+        return Verdict("raised", raised(error).splitlines()[0], **_fusions(recorder, text))
     if slower_than is not None:
         eager, ours = agreement.seconds(function, compiled, given)
         slow = ours > slower_than * eager

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import api, sandbox
+from ..bisecting import graphs
 from ..capture import classify
 from ..config import Config, from_environment
 from ..inputs import comparison, recorded_inputs
@@ -199,7 +200,7 @@ class Verification:
 
 
 def verify_function(
-    path: str | Path, qualname: str, config: Config | None, gradients: bool, progress: Progress
+    path: str | Path, qualname: str, config: Config, gradients: bool, progress: Progress
 ) -> Verification:  # fmt: skip
     """Compares one function with eager on many inputs: other values, signs and sizes, and numbers that are not finite. Where
     eager raises, the compiled function must raise an error of the same type. Raises FileRefused."""
@@ -233,6 +234,21 @@ def _verified(
     found = "nothing" if "raised" not in other else describe(other["raised"])
     said = f"both raise {describe(error)}" if same else f"eager raises {describe(error)}, compiled raises {found}"
     return Verified(name, same, said)
+
+
+def write_graphs(
+    path: str | Path, qualname: str, config: Config, gradients: bool, progress: Progress
+) -> graphs.Written:  # fmt: skip
+    """Writes the graphs of one function's call as programs into the folder ``config.dump``. Raises FileRefused."""
+    assert config.dump is not None
+    folder, config = config.dump, dataclasses.replace(config, dump=None)
+    folder.mkdir(parents=True, exist_ok=True)
+    with opened_function(path, qualname, None, config, progress) as function:
+        progress(f"{qualname}: capture")
+        given = function.inputs()
+        return graphs.write_programs(
+            function.target, given.args, given.kwargs, name=qualname, config=function.config, folder=folder, gradients=gradients
+        )  # fmt: skip
 
 
 def node_values(path: str | Path, qualname: str, source: str | None = None, config: Config | None = None) -> str:

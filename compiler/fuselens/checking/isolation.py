@@ -569,18 +569,18 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
             send(wire.Event(request.id, "result", text=text))
         except FileRefused as refused:
             send(wire.Event(request.id, "result", file=FileReport(request.path, [], [refused.diagnostic])))
-    elif request.method == "verify":
+    elif request.method in ("verify", "graphs"):
         (function,) = request.functions
+        looks = check.verify_function if request.method == "verify" else check.write_graphs
         try:
-            found = check.verify_function(request.path, function, chosen, gradients, progress)
+            found = looks(request.path, function, chosen, gradients, progress)
             send(wire.Event(request.id, "result", text=json.dumps(dataclasses.asdict(found))))
         except FileRefused as refused:
             send(wire.Event(request.id, "result", file=FileReport(request.path, [], [refused.diagnostic])))
-    elif request.method in ("graphs", "probe"):
+    elif request.method == "probe":
         from ..bisecting import answers
 
-        answer = answers.of_graphs if request.method == "graphs" else answers.of_probe
-        send(wire.Event(request.id, "result", text=answer(request, chosen, gradients, progress)))
+        send(wire.Event(request.id, "result", text=answers.of_probe(request, chosen)))
     elif request.method == "warm":
         _step_back()
         file = check.warm_file(request.path, request.source, request.functions, progress, chosen)

@@ -51,10 +51,10 @@ class _Bisection:
         """Whether something of a function is wrong."""
         found = self.ask("graphs", str(target.path), (target.function,), {})
         say(f"{target.path}::{target.function}")
-        written = json.loads(found.text) if found.text else {"refused": answers.verdict_of(found).what}
-        if why := written.get("refused") or written.get("raised"):
+        written: dict[str, Any] = json.loads(found.text) if found.text else {"raised": answers.verdict_of(found).what}
+        if why := written["raised"]:
             raise UsageError(f"{target.path}::{target.function} cannot be run eagerly: {why}")
-        programs = written["programs"]
+        programs: list[dict[str, Any]] = written["programs"]
         count = f"{len(programs)} graph{'s' * (len(programs) != 1)}"
         if written["differs"]:
             say(f"  capture: {count}, run operator by operator, and the code between them differ from eager:")

@@ -33,7 +33,9 @@ def diff(arguments: argparse.Namespace) -> int:
         if failed:
             say("\n".join(views.diagnostic_text(d, full=True) for d in failed))
             return 2
-    text = changes.text(*reports, _called(arguments), asked, same_name=bool(first[0].function and second[0].function))
+    text = changes.text(
+        reports[0], reports[1], _called(arguments), asked, same_name=bool(first[0].function and second[0].function)
+    )
     console.say(text or "nothing is different")
     return int(bool(text))
 

@@ -106,7 +106,7 @@ _COLUMNS = ("", "first call", "call", "eager", "speed-up", "memory", "eager's")
 
 def _table(target: Target, found: dict[str, list[RunResult]], rounds: int) -> Iterator[str]:
     yield f"{target.path}::{target.function} (medians{f' of {rounds} processes' if rounds > 1 else ''})"
-    rows = [_COLUMNS]
+    rows: list[tuple[str, ...]] = [_COLUMNS]
     notes: list[str] = []
     for mode, results in found.items():
         name = mode or "as annotated"

@@ -47,11 +47,11 @@ def observed(function: Function, given: Sequence[Any], names: Sequence[str]) -> 
     """Every value that a call leaves: its results, the gradients of inputs that require them, and its inputs afterwards.
     Random numbers begin at one seed."""
     torch.manual_seed(0)
-    given = copied(list(given), False)
-    results, gradients = _called(function, given)
+    inputs: list[Any] = copied(list(given), False)
+    results, gradients = _called(function, inputs)
     found: Values = [(f"result {k}", r) for k, r in enumerate(results)]
     found += [(f"gradient of {names[k]}", g) for k, g in gradients]
-    return found + [(f"{name} afterwards", v) for name, v in zip(names, given, strict=True)]
+    return found + [(f"{name} afterwards", v) for name, v in zip(names, inputs, strict=True)]
 
 
 def _called(function: Function, given: list[Any]) -> tuple[list[Any], list[tuple[int, Any]]]:

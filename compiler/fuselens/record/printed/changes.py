@@ -71,5 +71,5 @@ def _lists(a: Report, b: Report) -> Iterator[str]:
 
 def _texts(a: Report, b: Report, names: tuple[str, str], stages: Sequence[str]) -> Iterator[str]:
     """Unified differences of the texts of stages that were asked for."""
-    sides = [views.stages_text(report, stages).splitlines() if stages else [] for report in (a, b)]
-    yield from difflib.unified_diff(*sides, *names, lineterm="")
+    had, has = (views.stages_text(report, stages).splitlines() if stages else [] for report in (a, b))
+    yield from difflib.unified_diff(had, has, names[0], names[1], lineterm="")
