@@ -70,7 +70,18 @@ def test_files_that_are_named_exist(page: Path) -> None:
     assert not missing, f"{page.relative_to(ROOT)} names {sorted(missing)}"
 
 
-_OF_USERS = {"train.py", "repro.py", "tutorial.py", "out", "src", "site", "launch.json", ".vscode/launch.json", ".venv"}
+_OF_USERS = {
+    "train.py",
+    "repro.py",
+    "trace.json",
+    "tutorial.py",
+    "out",
+    "src",
+    "site",
+    "launch.json",
+    ".vscode/launch.json",
+    ".venv",
+}
 
 
 def _tracked() -> list[str]:

@@ -159,6 +159,7 @@ def test_dump(tmp_path: Path) -> None:
         "outer._locals_.f/graph0/01_cpp.cpp",
         "outer._locals_.f/explain.txt",
         "outer._locals_.f/report.json",
+        "outer._locals_.f/trace.json",
         "outer._locals_.f/index.html",
     ]
     assert written[0].read_text() == "x = a / 2\n"

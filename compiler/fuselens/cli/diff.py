@@ -9,7 +9,7 @@ from pathlib import Path
 from ..record import views, wire
 from ..record.printed import changes
 from ..record.report import FileReport
-from ..system import console
+from ..system import console, source_text
 from .compiled import limits, options_of, stages, supervisor
 from .progress import progress, say
 from .targets import Target, UsageError, functions, targets
@@ -71,14 +71,16 @@ def _at_revision(revision: str, path: Path) -> str:
     """The text of a file at a revision of git; what it imports is as it is now."""
     command = ["git", "-C", str(path.absolute().parent), "show", f"{revision}:./{path.name}"]
     try:
-        done = subprocess.run(command, capture_output=True, check=False, text=True, encoding="utf-8")
+        done = subprocess.run(command, capture_output=True, check=False)
     except OSError as error:
         raise UsageError(f"git cannot be run: {error}") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} at {revision} is no text: {error}") from None
     if done.returncode:
-        raise UsageError(f"git does not show {path} at {revision}: {done.stderr.strip()}")
-    return done.stdout
+        why = done.stderr.decode(errors="replace").strip()
+        raise UsageError(f"git does not show {path} at {revision}: {why}")
+    try:
+        return source_text.decode(done.stdout)
+    except (UnicodeDecodeError, SyntaxError, LookupError) as error:
+        raise UsageError(f"{path} at {revision} cannot be read: {error}") from None
 
 
 def _called(arguments: argparse.Namespace) -> tuple[str, str]:
