@@ -45,6 +45,7 @@ class Config:
     cuda_graph_memory: float = 0.5  # part of a GPU's memory that its recorded calls may hold
     keep_freed_memory: bool = True  # in this process, instead of giving it back to the system after each step (glibc)
     build_limit: float = 300.0  # seconds after which a compiler that builds kernels is ended
+    debug_symbols: bool = False  # C++ kernels know the lines of the program that they come from, for perf and gdb
     build: bool = True  # without: graphs run as captured, and what their kernels would be is worked out after the call
     explore: bool = False  # compile both sides of data-dependent branches (the editor's and explain()'s mode)
     weightless: bool = (
@@ -239,7 +240,7 @@ _APART = frozenset({
     "recompile_limit", "accumulated_recompile_limit", "error_on_recompile", "guard_costs", "cuda_graph_memory",
     "keep_freed_memory", "build", "build_limit", "explore", "weightless", "execution", "preview", "as_mode",
     "cache_dir", "cache_limit", "remote_cache", "remote_cache_secret", "print_after", "dump", "strict", "live",
-    "assembly", "triton_variables",
+    "assembly", "triton_variables", "debug_symbols",
 })  # fmt: skip
 
 

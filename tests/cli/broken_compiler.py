@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -79,25 +80,48 @@ def crash() -> None:
     _in_code(lambda text: re.sub(r"(extern \"C\"[^{;]*\{)", r"\1 __builtin_trap();", text))
 
 
-def slow() -> None:
-    """Programs with tanh wait before they run."""
+def _around_calls(change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Changes the calls of programs with tanh."""
     real = programs.build
 
     def build(graph: Any, generated: Any, *rest: Any) -> Any:
         built = real(graph, generated, *rest)
         if generated.cpp is not None and "tanh" in generated.cpp.text:
-            call = built.call
-
-            def later(inputs: tuple[Any, ...]) -> Any:
-                time.sleep(0.02)
-                return call(inputs)
-
-            built.call = later
+            built.call = change(built.call)
         return built
 
     programs.build = build
 
 
+def slow() -> None:
+    """They wait before they run."""
+
+    def waiting(call: Callable[..., Any]) -> Callable[..., Any]:
+        def later(inputs: tuple[Any, ...]) -> Any:
+            time.sleep(0.02)
+            return call(inputs)
+
+        return later
+
+    _around_calls(waiting)
+
+
+def again() -> None:
+    """The second call adds to its results."""
+
+    def counting(call: Callable[..., Any]) -> Callable[..., Any]:
+        calls: list[int] = []
+
+        def counted(inputs: tuple[Any, ...]) -> Any:
+            calls.append(1)
+            results = call(inputs)
+            return results if len(calls) < 2 else tuple(r + 1 if isinstance(r, torch.Tensor) else r for r in results)
+
+        return counted
+
+    _around_calls(counting)
+
+
 if __name__ == "__main__":
-    {f.__name__: f for f in (lower, fuse, simplify, crash, slow)}[sys.argv[1]]()
+    {f.__name__: f for f in (lower, fuse, simplify, crash, slow, again)}[sys.argv[1]]()
     sys.exit(main(sys.argv[2:]))

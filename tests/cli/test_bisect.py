@@ -53,6 +53,7 @@ FOUND = {
     ),
     "simplify": (["layer_norm"], "differs ", "simplify: rewrites of the graph of ATen operators; the first that makes it: simplify"),
     "crash": (["tanh"], r"crashed: .*SIG(ILL|TRAP)", "generate: code of the kernels, and what calls them"),
+    "again": (["tanh"], r"differs \(result 0 of the second call\): ", "generate: code of the kernels, and what calls them"),
     "slow": (["tanh"], "slow: ", "generate: code of the kernels, and what calls them"),
 }  # fmt: skip
 _BLOCK = re.compile(
@@ -91,7 +92,7 @@ def test_nothing_is_wrong(model: Path) -> None:
     ("source", "why"),
     [
         ("import torch\nx = 1\n", "has no annotated functions, and is no program of a graph"),
-        (MODEL.replace("y - 2", "y @ 2").replace("> 0", "< 1e9"), "cannot be run eagerly: "),
+        (MODEL.replace("y - 2", "y @ 2").replace("> 0", "< 1e9"), "cannot be run eagerly, or captured: "),
     ],
 )
 def test_what_cannot_be_looked_at(model: Path, source: str, why: str) -> None:

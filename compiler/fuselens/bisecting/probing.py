@@ -16,7 +16,7 @@ from ..ir.graphs import program_text
 from ..pipeline import Recorder
 from ..record.diagnostics import raised
 from . import straight
-from .search import Verdict
+from .search import SECOND, Verdict
 from .straight import Lines, Part
 
 
@@ -89,18 +89,24 @@ def probe(program: Opened, part: Part, until: str, config: Config, slower_than: 
     text = program.lines.text(part)
     compiled = api.wrap(function, config, recorder=recorder, owner=object())
     try:
-        found = agreement.observed(compiled, given, names)
+        calls = [agreement.observed(compiled, given, names) for _ in range(1 if slower_than is not None else 2)]
     except Exception as error:  # noqa: BLE001 - what a wrong compiler raises is what is looked for
         return Verdict("raised", raised(error).splitlines()[0], **_fusions(recorder, text))
     if slower_than is not None:
         eager, ours = agreement.seconds(function, compiled, given)
         slow = ours > slower_than * eager
         return Verdict("slow" if slow else "agrees", _times(eager, ours), "", eager, ours, **_fusions(recorder, text))
-    differs = agreement.difference(expected, found, None)
-    if differs is not None:  # what float32 leaves open, float64 decides
-        differs = agreement.difference(expected, found, agreement.in_double(function, given, names))
-    if differs is not None:
-        return Verdict("differs", differs[1], differs[0], **_fusions(recorder, text))
+    exact: agreement.Values | None = None
+    for number, found in enumerate(
+        calls
+    ):  # memory that is used again, and calls that are recorded, show in a later one
+        differs = agreement.difference(expected, found, exact)
+        if differs is not None and exact is None:  # what float32 leaves open, float64 decides
+            exact = agreement.in_double(function, given, names) or []
+            differs = agreement.difference(expected, found, exact)
+        if differs is not None:
+            where, how = differs
+            return Verdict("differs", how, f"{where}{SECOND if number else ''}", **_fusions(recorder, text))
     return Verdict("agrees", **_fusions(recorder, text))
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from .straight import Lines, Part
 
 STAGES = ("capture", "joint", "simplify", "lower", "fuse")  # what follows is code generation
+SECOND = " of the second call"
 _ABOUT = {
     "capture": "capture: the graph itself, run operator by operator",
     "joint": "joint: the graph with its backward, as operators of ATen",
@@ -29,7 +30,7 @@ class Verdict:
 
     kind: str
     what: str = ""
-    where: str = ""  # "result 2", "gradient of x", "x afterwards"
+    where: str = ""  # "result 2", "gradient of x", "x afterwards"; of the second call, where the first is right
     eager: float = 0.0  # seconds
     compiled: float = 0.0
     fusions: int = 0
@@ -88,7 +89,7 @@ class Search:
                 return part
 
     def _fewer_results(self, part: Part) -> Part:
-        where, _, number = self.verdict(part).where.partition(" ")
+        where, _, number = self.verdict(part).where.removesuffix(SECOND).partition(" ")
         wanted = [part.results[int(number)]] if where == "result" and number.isdigit() else list(part.results)
         for result in wanted if len(wanted) <= 16 else ():
             one = self.lines.part(part.kept, (result,))

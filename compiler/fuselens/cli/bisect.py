@@ -53,7 +53,7 @@ class _Bisection:
         say(f"{target.path}::{target.function}")
         written: dict[str, Any] = json.loads(found.text) if found.text else {"raised": answers.verdict_of(found).what}
         if why := written["raised"]:
-            raise UsageError(f"{target.path}::{target.function} cannot be run eagerly: {why}")
+            raise UsageError(f"{target.path}::{target.function} cannot be run eagerly, or captured: {why}")
         programs: list[dict[str, Any]] = written["programs"]
         count = f"{len(programs)} graph{'s' * (len(programs) != 1)}"
         if written["differs"]:
@@ -64,7 +64,23 @@ class _Bisection:
         else:
             say(f"  capture: {count}, run operator by operator, give eager's values")
         wrong = [self.graph(found) for found in programs]
-        return bool(written["differs"]) or any(wrong)
+        return bool(written["differs"]) or any(wrong) or self._whole(target)
+
+    def _whole(self, target: Target) -> bool:
+        """Whether the function, compiled in whole, is wrong though none of its graphs is: what is between them is at fault."""
+        event = self.ask("run", str(target.path), (target.function,), {"dump": None})
+        found, ratio = event.run, self.arguments.slower_than
+        if found is None:
+            return False
+        if not found.agrees:
+            say(f"  no graph alone, but the whole function: {found.detail}")
+            return True
+        eager, compiled = found.eager_seconds, found.compiled_seconds
+        slow = ratio is not None and eager is not None and compiled is not None and compiled > ratio * eager
+        if slow:
+            times = f"{views.seconds_text(compiled)}, eager {views.seconds_text(eager)}"
+            say(f"  no graph alone, but the whole function is slow: {times}")
+        return slow
 
     def graph(self, told: dict[str, Any]) -> bool:
         line = f", line {told['line']}" if told["line"] else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from .build import function, is_built
 from .cache.store import Cache
 
 if TYPE_CHECKING:
-    from ..ir.contracts.source import Generated
+    from ..ir.contracts.source import Generated, Source
     from ..ir.loops import Graph
     from ..pipeline.graph_cache import Program
 
@@ -49,6 +50,24 @@ def texts(generated: Generated) -> list[report.Stage]:
     return [report.Stage(s.language, SUFFIXES[s.language], s.text, s.lines) for s in generated.sources()]
 
 
+def unit(source: Source, flags: tuple[str, ...], config: Config) -> tuple[str, tuple[str, ...]]:
+    """The text of a C++ unit and its flags: with the lines of the user's program, where debug symbols are wanted."""
+    if not config.debug_symbols:
+        return source.text, flags
+    spans = {line.line: line.spans[0] for line in source.lines if line.spans}
+    out, before = list[str](), None
+    for number, text in enumerate(source.text.split("\n"), start=1):
+        span = spans.get(number)
+        place = None if span is None else (span.line, span.file)
+        if place is not None:
+            out.append(f"#line {place[0]} {json.dumps(place[1], ensure_ascii=False)}")
+        elif before is not None:
+            out.append(f'#line {number} "generated.cpp"')
+        out.append(text)
+        before = place
+    return "\n".join(out), (*flags, "-g")
+
+
 def build(
     graph: Program, generated: Generated, config: Config, target: str = "cpu", phase: str = "forward", title: str = ""
 ) -> Built:
@@ -70,11 +89,11 @@ def build(
     built.kernels = _kernels(graph, generated, phase)
     if not config.build and target == "cpu":
         if generated.cpp is not None:
-            built.cached = is_built(generated.cpp.text, generated.isa_flags, config, cache)
+            built.cached = is_built(*unit(generated.cpp, generated.isa_flags, config), config, cache)
         return built
     if generated.cpp is not None:
         start = time.perf_counter()
-        made = build_library(generated.cpp.text, generated.isa_flags, config, cache)
+        made = build_library(*unit(generated.cpp, generated.isa_flags, config), config, cache)
         built.timings.append(report.Timing("build.cpp", made.seconds, start))
         built.cached = made.cached
         library = made.library
