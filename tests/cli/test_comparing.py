@@ -56,6 +56,19 @@ def test_verify(model: Path) -> None:
     )
 
 
+def test_verify_ends_in_time(model: Path) -> None:
+    model.write_text(
+        MODEL.replace("    return torch.tanh", "    time.sleep(0.4)\n    return torch.tanh").replace(
+            "import torch", "import time\nimport torch"
+        )
+    )
+    status, text = ran("verify", "model.py::step", "--timeout", 12, cwd=model.parent)
+    assert status == 0, text
+    assert re.search(
+        r"^  (\d+) of \1 kinds of inputs \(\d+ more: there was no time, see --timeout\): values", text, re.M
+    ), text
+
+
 def test_verify_tells_on_what_it_differs(model: Path) -> None:
     status, text = ran("verify", "model.py::step", cwd=model.parent, defect="lower")
     assert status == 1

@@ -191,33 +191,39 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """``uncompiled`` says what runs eagerly, and why."""
+    """``uncompiled`` says what runs eagerly, and why; ``left`` is how many kinds of inputs there was no time for."""
 
     function: str
     inputs: list[Verified]
+    left: int = 0
     uncompiled: str = ""
     compiled: bool = True
 
 
 def verify_function(
-    path: str | Path, qualname: str, config: Config, gradients: bool, progress: Progress
+    path: str | Path, qualname: str, config: Config, gradients: bool, progress: Progress, seconds: float = float("inf")
 ) -> Verification:  # fmt: skip
     """Compares one function with eager on many inputs: other values, signs and sizes, and numbers that are not finite. Where
-    eager raises, the compiled function must raise an error of the same type. Raises FileRefused."""
+    eager raises, the compiled function must raise an error of the same type. After so many ``seconds`` no more inputs are
+    tried. Raises FileRefused."""
     from .trial_inputs import about, variants
 
+    end = time.monotonic() + seconds
     with opened_function(path, qualname, None, config, progress) as function:
         chosen = dataclasses.replace(function.config, explore=False, weightless=False, fallback_random=True)
         recorder = Recorder(qualname, str(path), None, chosen, texts=False)
         compiled = api.wrap(function.target, chosen, recorder=recorder, owner=object())
-        dynamic, rows = function.inputs().dynamic, list[Verified]()
+        dynamic, rows, left = function.inputs().dynamic, list[Verified](), 0
         for number, (args, kwargs) in enumerate(variants(function)):
+            if time.monotonic() > end:
+                left += 1
+                continue
             name = about(number, dynamic)
             progress(f"{qualname}: {name}")
             rows.append(_verified(name, function.target, compiled, args, kwargs, gradients))
         for refused in sandbox.take():
             raise FileRefused(refused)
-        return Verification(qualname, rows, recorder.report.uncompiled, recorder.report.compiled)
+        return Verification(qualname, rows, left, recorder.report.uncompiled, recorder.report.compiled)
 
 
 def _verified(

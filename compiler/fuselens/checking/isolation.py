@@ -54,7 +54,7 @@ _COLLECTED_AFTER = 50_000  # allocations: compiling makes much that lives as lon
 _GRACE_SECONDS = 0.5  # for the child to say where it hangs before it is killed
 _SETTLE_SECONDS = 0.03  # a traceback that has not grown for so long is whole
 _LAST_READS = 64
-_TRIED_UNTIL = 0.6  # of a request's time: the fix that is being tried out then has the rest
+_TRIED_UNTIL = 0.6  # of a request's time: the fix, or the inputs, that are being tried out then have the rest
 _START_SECONDS = 120.0  # for a new interpreter to import torch, from a cold network disk
 _OUTPUT_KEPT = 64 * 1024
 _READ = 256 * 1024
@@ -571,9 +571,12 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
             send(wire.Event(request.id, "result", file=FileReport(request.path, [], [refused.diagnostic])))
     elif request.method in ("verify", "graphs"):
         (function,) = request.functions
-        looks = check.verify_function if request.method == "verify" else check.write_graphs
+        seconds = request.limits.seconds * _TRIED_UNTIL or float("inf")
         try:
-            found = looks(request.path, function, chosen, gradients, progress)
+            if request.method == "graphs":
+                found = check.write_graphs(request.path, function, chosen, gradients, progress)
+            else:
+                found = check.verify_function(request.path, function, chosen, gradients, progress, seconds)
             send(wire.Event(request.id, "result", text=json.dumps(dataclasses.asdict(found))))
         except FileRefused as refused:
             send(wire.Event(request.id, "result", file=FileReport(request.path, [], [refused.diagnostic])))

@@ -63,7 +63,8 @@ def verify(arguments: argparse.Namespace) -> int:
         told = json.loads(event.text)
         rows = told["inputs"]
         agreed = sum(row["agrees"] for row in rows)
-        say(f"  {agreed} of {len(rows)} kinds of inputs: {_shortest(rows)}")
+        left = f" ({told['left']} more: there was no time, see --timeout)" if told["left"] else ""
+        say(f"  {agreed} of {len(rows)} kinds of inputs{left}: {_shortest(rows)}")
         for row in rows:
             if not row["agrees"]:
                 say(f"  DIFFERS on {row['inputs']}: {row['detail']}")
