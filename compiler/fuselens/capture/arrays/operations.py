@@ -7,7 +7,6 @@ elements differ, the graph breaks and numpy computes.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator
@@ -56,7 +55,7 @@ def memory(m: Machine, value: ArrayValue, what: str) -> TensorValue:
         assert value.source is not None
         tensor = torch_private.shared_tensor(value.existing)
         source = src.applied(torch_private.shared_tensor, value.source)
-        found = m.use(m.tracer.lazy(tensor, dataclasses.replace(source, text=f"torch.from_numpy({value.source})")))
+        found = m.use(m.tracer.lazy(tensor, source.called(f"torch.from_numpy({value.source})")))
         assert isinstance(found, TensorValue)
         value.memory = found
     return value.memory

@@ -9,22 +9,35 @@ bytecode of its own.
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass, field
 from typing import Any
 
 from ...record.report import Guard, Span
 from ..hook import _hook
 
 
-@dataclass(frozen=True, slots=True)
 class Source:
-    """One step of a path: how to get from ``base`` (None: the frame) to the object. ``text`` is for people."""
+    """One step of a path: how to get from ``base`` (None: the frame) to the object. ``text``, for people, and ``root`` do not
+    count when two are compared. Never changed; a path is hashed once, because each step of a capture looks some up."""
 
-    kind: int
-    key: Any
-    base: Source | None
-    text: str = field(compare=False)
-    root: str = field(default="", compare=False)
+    __slots__ = ("_hash", "base", "key", "kind", "root", "text")
+
+    def __init__(self, kind: int, key: Any, base: Source | None, text: str, root: str = "") -> None:
+        self.kind, self.key, self.base, self.text, self.root = kind, key, base, text, root
+        self._hash = hash((kind, key, base))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Source) or self._hash != other._hash:
+            return False
+        return self.kind == other.kind and self.key == other.key and self.base == other.base
+
+    def called(self, text: str) -> Source:
+        """The same step under another name."""
+        return Source(self.kind, self.key, self.base, text, self.root)
 
     def __str__(self) -> str:
         return self.text

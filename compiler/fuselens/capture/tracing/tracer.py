@@ -65,6 +65,8 @@ class Tracer:
         self.effects = Effects(self.graphs)
         self.exceptions = Exceptions()
         self.objects = Objects()
+        # (class, name, class after which) by ids → the classes, that which has the member, and where: guarded
+        self.members: dict[tuple[int, str, int], tuple[type, type | None, type | None, Source | None]] = {}
         self.torch_state = TorchState(config, self.guards, self.graphs, function_state)
         self.sizes: Sizes | None = None
         self.variation = variation  # None: every size and integer stays what it is

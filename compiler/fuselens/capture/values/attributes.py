@@ -69,6 +69,17 @@ def class_attribute(kind: type, name: str) -> Any:
 def class_member(m: Machine, kind: type, name: str, after: type | None = None) -> tuple[Any, src.Source | None]:
     """:func:`class_attribute` (of the classes that follow ``after``), with guards that it is found in the same place,
     and where that is; None for library classes, which do not change."""
+    asked = (id(kind), name, id(after))
+    if (found := m.tracer.members.get(asked)) is not None:  # what was guarded holds
+        _, _, owner, place = found
+        return (ABSENT, None) if owner is None else (owner.__dict__[name], place)
+    owner, place = _member_of(m, kind, name, after)
+    m.tracer.members[asked] = (kind, after, owner, place)
+    return (ABSENT, None) if owner is None else (owner.__dict__[name], place)
+
+
+def _member_of(m: Machine, kind: type, name: str, after: type | None) -> tuple[type | None, src.Source | None]:
+    """The class that has the member, and where that is."""
     order = kind.__mro__
     if order is None:
         raise Break("FL106", what=f"{kind.__name__}.{name}", why="the class is not finished")
@@ -79,12 +90,12 @@ def class_member(m: Machine, kind: type, name: str, after: type | None = None) -
             else src.instance_dict(src.constant(cls, cls.__qualname__))
         )
         if name in cls.__dict__:
-            return cls.__dict__[name], namespace and src.dict_item(namespace, name, f"{cls.__qualname__}.{name}")
+            return cls, namespace and src.dict_item(namespace, name, f"{cls.__qualname__}.{name}")
         if namespace is not None:
             m.tracer.guard(
                 namespace, _hook.MISSING, name, name="MISSING", text=f"{cls.__qualname__} does not define {name}"
             )
-    return ABSENT, None
+    return None, None
 
 
 def class_function(m: Machine, found: types.FunctionType, source: src.Source | None) -> Value:
