@@ -29,22 +29,15 @@ def write_programs(
     target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, name: str, config: Config, folder: Path, gradients: bool
 ) -> Written:  # fmt: skip
     """Calls ``target`` eagerly and captured. Its graphs, with the inputs of their first calls, go into ``folder``."""
-    expected = comparison.observe(target, args, kwargs, gradients=gradients)
-    if "raised" in expected and gradients:
-        gradients = False
-        expected = comparison.observe(target, args, kwargs, gradients=False)
-    if "raised" in expected:
-        return Written([], raised=raised(expected["raised"]))
     config = dataclasses.replace(config, explore=False, weightless=False, dump=None, fallback_random=True)
     recorder = Recorder(name, "", None, config, texts=False)
     recorder.programs = programs = GraphPrograms(folder, eagerly)
     compiled = api.wrap(target, config, recorder=recorder, owner=object())
-    actual = comparison.observe(compiled, args, kwargs, gradients=gradients)
+    judged = comparison.judge(target, compiled, args, kwargs, gradients=gradients)
     breaks = [f"line {d.span.line}: {d.message}" if d.span else d.message for d in recorder.report.breaks]
-    if "raised" in actual:
-        return Written(programs.found, f"it raised {raised(actual['raised'])}", breaks=breaks)
-    found = comparison.differences(expected, actual)
-    if found:
-        again = comparison.differences(expected, comparison.observe(target, args, kwargs, gradients=gradients))
-        found = {where: how for where, how in found.items() if where not in again}
-    return Written(programs.found, next(iter(found.values()), ""), breaks=breaks)
+    if judged.raised is not None:
+        which, error = judged.raised
+        if which == "eager":
+            return Written([], raised=raised(error))
+        return Written(programs.found, f"it raised {raised(error)}", breaks=breaks)
+    return Written(programs.found, next(iter(judged.differing.values()), ""), breaks=breaks)

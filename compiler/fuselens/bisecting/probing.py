@@ -45,7 +45,7 @@ class Opened:
         for count in range(max(wanted, default=0) + 1):
             if count:
                 exec(self.lines.statements[count - 1].text, self.names, known)
-            found |= {name: copied(_detached(known[name]), False) for name in wanted.get(count, ())}
+            found |= {name: copied(known[name], False) for name in wanted.get(count, ())}
         return [found[name] for name, _ in part.given]
 
     def function(self, part: Part) -> Any:
@@ -59,10 +59,6 @@ class Opened:
             return graph(owner, *given)
 
         return called
-
-
-def _detached(value: Any) -> Any:
-    return value.detach().requires_grad_(value.requires_grad) if isinstance(value, torch.Tensor) else value
 
 
 def opened(path: str | Path) -> Opened:
@@ -95,7 +91,7 @@ def probe(program: Opened, part: Part, until: str, config: Config, slower_than: 
     if slower_than is not None:
         eager, ours = agreement.seconds(function, compiled, given)
         slow = ours > slower_than * eager
-        return Verdict("slow" if slow else "agrees", _times(eager, ours), "", eager, ours, **_fusions(recorder, text))
+        return Verdict("slow" if slow else "agrees", _times(eager, ours), **_fusions(recorder, text))
     exact: agreement.Values | None = None
     for number, found in enumerate(
         calls

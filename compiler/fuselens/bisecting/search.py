@@ -31,8 +31,6 @@ class Verdict:
     kind: str
     what: str = ""
     where: str = ""  # "result 2", "gradient of x", "x afterwards"; of the second call, where the first is right
-    eager: float = 0.0  # seconds
-    compiled: float = 0.0
     fusions: int = 0
     left_out: str = ""  # the first fusion that was not made, and where
 

@@ -103,7 +103,7 @@ def _is_change(function: ast.expr) -> bool:
     text = ast.unparse(function)
     words = [w for w in text.split(".") if w not in ("default", "Tensor", "Scalar")]
     name = words[-1] if words else ""
-    return name in _CHANGES or (name.endswith("_") and not name.endswith("__")) or name == "operator_setitem"
+    return name in _CHANGES or (name.endswith("_") and not name.endswith("__"))
 
 
 def _forgets(node: ast.stmt) -> bool:

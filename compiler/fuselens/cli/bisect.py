@@ -16,7 +16,7 @@ from ..checking.isolation import Supervisor
 from ..record import views, wire
 from .compiled import limits, options_of, supervisor
 from .progress import Progress, progress, say
-from .targets import Target, UsageError, functions, targets
+from .targets import Target, UsageError, named
 
 
 @dataclass(slots=True)
@@ -146,16 +146,15 @@ def bisect(arguments: argparse.Namespace) -> int:
     name = arguments.target.partition("::")[0]
     folder = arguments.output or Path("fuselens_bisect") / f"{Path(name).stem}-{time.strftime('%Y-%m-%d_%H-%M-%S')}"
     programs = [Path(name)] if _is_program(name) else []
-    found = [] if programs else list(targets(arguments.target))
-    named = [Target(t.path, f) for t in found for f in ([t.function] if t.function else functions(t.path))]
-    if not programs and not named:
+    chosen = [] if programs else named(arguments.target)
+    if not programs and not chosen:
         raise UsageError(f"{arguments.target} has no annotated functions, and is no program of a graph")
-    with progress(len(named) + len(programs)) as shown, supervisor(arguments, shown) as children:
+    with progress(len(chosen) + len(programs)) as shown, supervisor(arguments, shown) as children:
         until = time.monotonic() + (arguments.seconds or float("inf"))
         bisection = _Bisection(arguments, children, shown, folder.absolute(), until)
         wrong = [bisection.program(path.absolute(), path.name) for path in programs]
-        for target in named:
-            bisection.folder = folder.absolute() / target.function if len(named) > 1 else folder.absolute()
+        for target in chosen:
+            bisection.folder = folder.absolute() / target.function if len(chosen) > 1 else folder.absolute()
             wrong.append(bisection.function(target))
     return int(any(wrong))
 

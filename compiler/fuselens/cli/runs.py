@@ -14,14 +14,14 @@ from ..record import views, wire
 from ..record.report import RunResult
 from .compiled import limits, options_of, supervisor
 from .progress import Progress, progress, say
-from .targets import Target, UsageError, functions, targets
+from .targets import Target, UsageError, named
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Status 1 where a function differs from eager, or was not compiled in whole for a reason that is not its own."""
-    named = _named(arguments.target)
-    with progress(len(named)) as shown, supervisor(arguments, shown) as children:
-        results = [event.run for event in _asked("run", named, arguments, children, shown) if event.run is not None]
+    chosen = _named(arguments.target)
+    with progress(len(chosen)) as shown, supervisor(arguments, shown) as children:
+        results = [event.run for event in _asked("run", chosen, arguments, children, shown) if event.run is not None]
     for result in results:
         say(views.run_text(result))
     return int(not all(r.agrees and r.gradients_agree is not False and not r.uncompiled for r in results))
@@ -29,19 +29,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _named(target: str) -> list[Target]:
     """The functions that an argument names. Raises UsageError."""
-    found = [Target(t.path, f) for t in targets(target) for f in ([t.function] if t.function else functions(t.path))]
+    found = named(target)
     if not found:
         raise UsageError(f"{target} has no annotated functions")
     return found
 
 
 def _asked(
-    method: Any, named: list[Target], arguments: argparse.Namespace, children: Supervisor, shown: Progress, **options: Any
+    method: Any, chosen: list[Target], arguments: argparse.Namespace, children: Supervisor, shown: Progress, **options: Any
 ) -> Iterator[wire.Event]:  # fmt: skip
     """The answers of a child for each function, in order."""
     gradients, effects = not arguments.no_gradients, arguments.allow_effects
     given = options_of(arguments) | {"gradients": gradients, "allow_effects": effects} | options
-    for number, target in enumerate(named, start=1):
+    for number, target in enumerate(chosen, start=1):
         path = str(target.path)
         request = wire.Request(number, method, path, None, (target.function,), given, limits(arguments))
         yield children.call(request, shown.saying(path))
@@ -50,10 +50,10 @@ def _asked(
 
 def verify(arguments: argparse.Namespace) -> int:
     """Status 1 where a function differs from eager on any of the inputs, or was not compiled for a reason that is not its own."""
-    named, wrong = _named(arguments.target), False
-    with progress(len(named)) as shown, supervisor(arguments, shown) as children:
-        events = list(_asked("verify", named, arguments, children, shown))
-    for target, event in zip(named, events, strict=True):
+    chosen, wrong = _named(arguments.target), False
+    with progress(len(chosen)) as shown, supervisor(arguments, shown) as children:
+        events = list(_asked("verify", chosen, arguments, children, shown))
+    for target, event in zip(chosen, events, strict=True):
         say(f"{target.path}::{target.function}")
         if not event.text:
             found = event.file.diagnostics if event.file else []
@@ -86,11 +86,11 @@ def _shortest(rows: list[dict[str, Any]]) -> str:
 def bench(arguments: argparse.Namespace) -> int:
     """Times each function in each mode, every time in a process of its own; calls of the compiled and the eager function are made in
     turn. Status 1 where one cannot be run, or differs from eager."""
-    named = _named(arguments.target)
+    chosen = _named(arguments.target)
     modes = [mode.strip() for mode in arguments.modes.split(",") if mode.strip()] or [""]
     wrong = False
-    with progress(len(named) * len(modes) * arguments.rounds) as shown, supervisor(arguments, shown) as children:
-        for target in named:
+    with progress(len(chosen) * len(modes) * arguments.rounds) as shown, supervisor(arguments, shown) as children:
+        for target in chosen:
             found: dict[str, list[RunResult]] = {mode: [] for mode in modes}
             for _ in range(arguments.rounds):
                 for mode in modes:

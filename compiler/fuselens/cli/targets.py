@@ -90,6 +90,11 @@ def functions(path: Path) -> list[str]:
         return []
 
 
+def named(text: str) -> list[Target]:
+    """The functions that one argument names, or that its files have. Raises UsageError."""
+    return [Target(t.path, f) for t in targets(text) for f in ([t.function] if t.function else functions(t.path))]
+
+
 def nothing_in(names: list[str]) -> str:
     """What to do where folders and files compile nothing."""
     where = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -6,6 +6,7 @@ is about as near to that as eager is.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from .compared import TOLERANCE, closeness, plain, unlike
-from .comparison import copied, interleaved
+from .comparison import copied, interleaved, seeds
 
 _WORSE = 4.0  # times eager's own error (root mean square) that is still rounding
 _UNSTEADY = 0.05  # of the values' size: beyond, eager's error says nothing
@@ -63,10 +64,7 @@ def _called(function: Function, given: list[Any]) -> tuple[list[Any], list[tuple
     outputs = [r for r in results if isinstance(r, torch.Tensor) and r.requires_grad]
     if not outputs or not leaves:
         return results, []
-    seeds = [
-        torch.linspace(0.5, 1.5, r.numel(), dtype=torch.float64).reshape(r.shape).to(r.device, r.dtype) for r in outputs
-    ]
-    gradients = torch.autograd.grad(outputs, [given[k] for k in leaves], seeds, allow_unused=True)
+    gradients = torch.autograd.grad(outputs, [given[k] for k in leaves], seeds(outputs), allow_unused=True)
     return results, list(zip(leaves, gradients, strict=True))
 
 
@@ -104,8 +102,7 @@ def _differ(expected: Any, found: Any, exact: Any) -> str:
     near = closeness(e, f)
     if near.first is None or _as_exact(e, f, exact):
         return ""
-    count = f"{near.differing} of {e.numel()} elements differ"
-    return f"{count}, first at {near.first}: eager {near.eager}, compiled {near.compiled}"
+    return near.text(e.numel())
 
 
 def _as_exact(expected: torch.Tensor, found: torch.Tensor, exact: Any) -> bool:
@@ -126,9 +123,5 @@ def _as_exact(expected: torch.Tensor, found: torch.Tensor, exact: Any) -> bool:
 def seconds(eager: Function, compiled: Function, given: Sequence[Any]) -> tuple[float, float]:
     """The medians of calls with their gradients, made in turn."""
     inputs = copied(list(given), False)
-
-    def median(times: list[float]) -> float:
-        return sorted(times)[len(times) // 2]
-
     first, second = interleaved(lambda: _called(eager, inputs), lambda: _called(compiled, inputs))
-    return median(first), median(second)
+    return statistics.median(first), statistics.median(second)

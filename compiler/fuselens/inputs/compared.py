@@ -33,6 +33,11 @@ class Closeness:
     eager: Any = None  # the elements there
     compiled: Any = None
 
+    def text(self, elements: int) -> str:
+        """Of two that differ, among so many elements."""
+        count = f"{self.differing} of {elements} elements differ"
+        return f"{count}, first at {self.first}: eager {self.eager}, compiled {self.compiled}"
+
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor without code of its class, in the layout that all operators know."""

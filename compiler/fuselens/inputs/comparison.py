@@ -357,12 +357,18 @@ def _gradients(module: Any, result: Any, inputs: Any, *, materialized: bool = Fa
     outputs = [t for t in _leaves(result) if t.requires_grad]
     if not outputs or not named:
         return {n: torch.zeros_like(t) for n, t in named.items()} if materialized else {}
-    seeds = [
+    found = torch.autograd.grad(
+        outputs, list(named.values()), seeds(outputs), allow_unused=True, materialize_grads=materialized
+    )
+    return dict(zip(named, found, strict=True))
+
+
+def seeds(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What gradients start from: no two elements alike, so that none takes another's place unseen."""
+    return [
         torch.linspace(0.5, 1.5, t.numel(), dtype=torch.float64).reshape(t.shape).to(t.dtype).to(t.device)
         for t in outputs
     ]
-    found = torch.autograd.grad(outputs, list(named.values()), seeds, allow_unused=True, materialize_grads=materialized)
-    return dict(zip(named, found, strict=True))
 
 
 def differ(expected: Any, actual: Any, where: str, worst: list[float] | None = None) -> str | None:
@@ -408,8 +414,7 @@ def _differ_tensors(expected: torch.Tensor, actual: torch.Tensor, where: str, wo
     worst[0] = max(worst[0], found.absolute)
     if found.first is None:
         return None
-    count = f"{found.differing} of {expected.numel()} elements differ"
-    return f"{where}: {count}, first at {found.first}: eager {found.eager}, compiled {found.compiled}"
+    return f"{where}: {found.text(expected.numel())}"
 
 
 def interleaved(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[list[float], list[float]]:

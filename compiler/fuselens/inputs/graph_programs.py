@@ -58,7 +58,6 @@ class GraphPrograms:
         odd += [v for v in inputs if isinstance(v, torch.Tensor) and type(v) not in (torch.Tensor, torch.nn.Parameter)]
         if odd:
             return f"it is given a {type(odd[0]).__qualname__}, which no file can hold"
-        given = [v.detach().requires_grad_(v.requires_grad) if isinstance(v, torch.Tensor) else v for v in inputs]
         path.write_text(text, encoding="utf-8")
-        torch.save(copied(given, False), path.with_suffix(".pt"))
+        torch.save(copied(list(inputs), False), path.with_suffix(".pt"))
         return ""

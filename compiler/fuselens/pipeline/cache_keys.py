@@ -134,21 +134,23 @@ def _options_differ(before: Any, now: Any) -> str:
 
 
 def _machine_differs(before: Any, now: Any) -> str:
+    """ "" where torch alone is another: its version says so."""
+    before, now = _without_torch(before), _without_torch(now)
+    if before == now:
+        return ""
     a, b = (
         next((v for v in part if isinstance(v, dict)), {}) if isinstance(part, list) else {} for part in (before, now)
     )
     found = [
         f"{name} were {a[name]}, and are {v}" for name, v in b.items() if name == "threads" and a.get(name, v) != v
     ]
-    same = {name: v for name, v in a.items() if name != "torch"} == {
-        name: v for name, v in b.items() if name != "torch"
-    }
-    others = [
-        [v for v in part if not isinstance(v, dict)] if isinstance(part, list) else part for part in (before, now)
-    ]
-    if a and same and others[0] == others[1]:
-        return ""  # torch is another: its version says so
     return "; ".join(found) or "what is there was made for another machine"
+
+
+def _without_torch(machine: Any) -> Any:
+    if not isinstance(machine, list):
+        return machine
+    return [{k: v for k, v in part.items() if k != "torch"} if isinstance(part, dict) else part for part in machine]
 
 
 def _inputs_differ(before: Any, now: Any) -> str:

@@ -70,11 +70,10 @@ def class_member(m: Machine, kind: type, name: str, after: type | None = None) -
     """:func:`class_attribute` (of the classes that follow ``after``), with guards that it is found in the same place,
     and where that is; None for library classes, which do not change."""
     asked = (id(kind), name, id(after))
-    if (found := m.tracer.members.get(asked)) is not None:  # what was guarded holds
-        _, _, owner, place = found
-        return (ABSENT, None) if owner is None else (owner.__dict__[name], place)
-    owner, place = _member_of(m, kind, name, after)
-    m.tracer.members[asked] = (kind, after, owner, place)
+    found = m.tracer.members.get(asked)
+    if found is None:  # else what was guarded holds
+        found = m.tracer.members[asked] = (kind, after, *_member_of(m, kind, name, after))
+    _, _, owner, place = found
     return (ABSENT, None) if owner is None else (owner.__dict__[name], place)
 
 
