@@ -92,9 +92,17 @@ def test_installing(workbench: Workbench, bare: Path, workspace: Path) -> None:
 
 
 def test_a_view_without_a_server_finds_out_why(workbench: Workbench, workspace: Path, tmp_path: Path) -> None:
-    workbench.probe.setting("fuselens.interpreter", str(tmp_path / "gone" / "python"))
+    workbench.probe.open(workspace / "toy.py")
+    workbench.visible(f"{PANE} .monaco-list-row", "3 graphs")
     try:
-        workbench.probe.open(workspace / "toy.py")
+        workbench.probe(  # another tab: the server is asked about its file while it ends
+            """
+            const [interpreter, file] = argument;
+            await vscode.workspace.getConfiguration().update("fuselens.interpreter", interpreter, true);
+            await vscode.window.showTextDocument(vscode.Uri.file(file), { preview: false });
+            """,
+            [str(tmp_path / "gone" / "python"), str(workspace / "reductions.py")],
+        )
         workbench.visible(WELCOME, "The language server does not run.")
         workbench.click(f"{WELCOME} .monaco-button", "Find Out Why")
         text = until("report", lambda: workbench.probe(REPORT))

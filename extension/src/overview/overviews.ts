@@ -82,7 +82,8 @@ export class Overviews implements vscode.Disposable {
     this.asking = true;
     const tabs = inTabs();
     const open = vscode.workspace.textDocuments.flatMap(askable).filter((uri) => tabs.has(uri));
-    const next = new Map([...this.known].filter(([known]) => open.some((uri) => sameUri(uri, known))));
+    const known = this.known;
+    const next = new Map([...known].filter(([one]) => open.some((uri) => sameUri(uri, one))));
     for (const uri of new Set(open)) {
       if (wanted === "all" || [...wanted].some((one) => sameUri(one, uri)) || ![...next.keys()].some((one) => sameUri(one, uri))) {
         const overview = await this.request(uri);
@@ -92,7 +93,9 @@ export class Overviews implements vscode.Disposable {
       }
     }
     this.asking = false;
-    this.keep(next);
+    if (this.known === known) { // else that server ended meanwhile, and what it said is forgotten
+      this.keep(next);
+    }
     this.askAgain();
   }
 
