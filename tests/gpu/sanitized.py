@@ -42,6 +42,30 @@ def normalized(x: Tensor, r: Tensor) -> Tensor:
     return F.gelu(F.layer_norm(x + r, (x.shape[1],)))
 
 
+def recurrent(layer: Callable[..., Any], gates: int, dtype: torch.dtype = torch.float32) -> tuple[Any, Any, None]:
+    """Two layers of 20 with biases, both ways, over 9 steps of 5 texts; all steps are one launch."""
+    width, hidden, layers = 7, 20, 4  # two of each way
+
+    def made_weights() -> tuple[Tensor, ...]:
+        wide = (width, width, 2 * hidden, 2 * hidden)
+        shapes = [
+            s
+            for w in wide
+            for s in ((gates * hidden, w), (gates * hidden, hidden), (gates * hidden,), (gates * hidden,))
+        ]
+        return tuple(made(*shape, dtype=dtype) * 0.3 for shape in shapes)
+
+    def fn(x: Tensor, h: Tensor, *weights: Tensor) -> Any:
+        state = (h, h.flip(0)) if gates == 4 else h
+        return layer(x, state, weights, True, 2, 0.0, False, True, True)
+
+    return fn, lambda: (made(5, 9, width, dtype=dtype), made(layers, 5, hidden, dtype=dtype), *made_weights()), None
+
+
+def averaged(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    return F.avg_pool2d(x, 3, 2, 1), F.avg_pool2d(x, 5, 1, count_include_pad=False), F.avg_pool1d(y, 7, 1, 3)
+
+
 HALF = torch.bfloat16
 CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Tensor, ...]], bool | None]] = {
     "points": (lambda a, b: F.silu(a) * b + 1, lambda: (made(1001, 3), made(3)), None),
@@ -56,6 +80,12 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Tensor, ...]], boo
     "embedding": (lambda w, at: F.embedding(at, w).sin(), lambda: (made(31, 9, grad=True), indices(257, 31)), None),
     "scanned": (lambda x: x.cumsum(1) + x.cumsum(0), lambda: (made(13, 1025),), None),
     "pooled": (lambda x: F.max_pool2d(x, 3, 2, 1), lambda: (made(2, 3, 15, 17, grad=True),), None),
+    "averaged": (averaged, lambda: (made(2, 3, 31, 33), made(3, 5, 1003)), None),
+    "long rows' moments": (lambda x: torch.var_mean(x, -1), lambda: (made(3, 70_001),), None),
+    "products": (lambda a, b, c: F.gelu(a @ b + c), lambda: (made(65, 131), made(131, 67), made(67)), None),
+    "lstm": recurrent(torch.lstm, 4),
+    "gru": recurrent(torch.gru, 3, HALF),
+    "tanh": recurrent(torch.rnn_tanh, 1),
     "empty parts": (torch.block_diag, lambda: (made(1, 5), made(2, 5), made(3, 5)), None),
     "float8": (lambda x: x.to(torch.float8_e4m3fn).float() * 2, lambda: (made(1003),), None),
 }  # fmt: skip
@@ -89,6 +119,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
+    torch.backends.cudnn.allow_tf32 = False
     found = [difference for name in CASES if (difference := difference_of(name))]
     if given.operators:
         from tests.integration import operator_database as database

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from fuselens.ir.contracts.padding import Product
 from fuselens.rewrite import biases
 
 aten = torch.ops.aten
@@ -37,6 +38,11 @@ def backward(x: Tensor, w: Tensor, b: Tensor) -> list[Tensor]:
     return list(found)
 
 
+def faster(product: Product, device: torch.device) -> tuple[float, float]:
+    """Any product is, without its bias."""
+    return 2.0, 1.0
+
+
 def graph_of(fn: Any, given: list[Tensor]) -> fx.GraphModule:
     return make_fx(fn, tracing_mode="fake")(*given)
 
@@ -51,7 +57,7 @@ def given() -> list[Tensor]:
 def test_values_are_the_same(monkeypatch: pytest.MonkeyPatch, given: list[Tensor], fn: Any, count: int) -> None:
     monkeypatch.setattr(biases, "_is_on_gpu", lambda node: bool(node.args))  # any graph is taken for one of a GPU
     module = graph_of(fn, given)
-    assert biases.apart([module.graph]) == count
+    assert biases.apart([module.graph], faster) == count
     module.graph.lint()
     module.recompile()
     torch.testing.assert_close(module(*given), fn(*given), rtol=1e-4, atol=1e-5)
@@ -65,7 +71,7 @@ def test_values_are_the_same(monkeypatch: pytest.MonkeyPatch, given: list[Tensor
 
 
 def test_the_cpu_has_its_biases(given: list[Tensor]) -> None:
-    assert biases.apart([graph_of(forward, given).graph]) == 0
+    assert biases.apart([graph_of(forward, given).graph], faster) == 0
 
 
 def depthwise(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
@@ -79,7 +85,7 @@ def test_depthwise_ones_where_the_vendor_computes_them(
     monkeypatch.setattr(biases, "_is_on_gpu", lambda node: bool(node.args))
     given = [given[0].to(memory_format=layout), given[1][:3], given[2]]
     module = graph_of(depthwise, given)
-    assert biases.apart([module.graph]) == count
+    assert biases.apart([module.graph], faster) == count
     module.recompile()
     torch.testing.assert_close(module(*given), depthwise(*given))
 
@@ -100,7 +106,23 @@ def test_products_that_loops_read(monkeypatch: pytest.MonkeyPatch, fn: Any, coun
     monkeypatch.setattr(biases, "_is_on_gpu", lambda node: bool(node.args))
     given = [torch.randn(6, 8), torch.randn(5, 8), torch.randn(5)]
     module = graph_of(fn, given)
-    assert biases.apart([module.graph]) == count
+    assert biases.apart([module.graph], faster) == count
     module.graph.lint()
     module.recompile()
     torch.testing.assert_close(module(*given), fn(*given))
+
+
+@pytest.mark.parametrize("seconds", [(1.0, 2.0), (1.0, 0.99), None])
+def test_a_product_keeps_its_bias_where_it_is_not_faster_without(
+    monkeypatch: pytest.MonkeyPatch, seconds: tuple[float, float] | None
+) -> None:
+    monkeypatch.setattr(biases, "_is_on_gpu", lambda node: bool(node.args))
+    asked: list[Product] = []
+
+    def compare(product: Product, device: torch.device) -> tuple[float, float] | None:
+        asked.append(product)
+        return seconds
+
+    module = graph_of(lambda x, w, b: F.linear(x, w, b).tanh(), [torch.randn(6, 8), torch.randn(5, 8), torch.randn(5)])
+    assert biases.apart([module.graph], compare) == 0
+    assert asked == [Product("float32", 1, 6, 5, 8, (False, True), True)]

@@ -139,7 +139,7 @@ def in_a_thread(work: Callable[[], Any]) -> Any:
 
 
 def test_a_thread_with_the_number_of_one_that_ended_has_run_nothing() -> None:
-    recorded = Recorded(lambda inputs: inputs, (), (), False, 0.5, lambda code, why: None)
+    recorded = Recorded(lambda inputs: inputs, (), (), False, 0.5, lambda code, why: None, "")
 
     def run() -> int:
         recorded._as_it_is(Size(), ())

@@ -101,6 +101,13 @@ def products(run: Run) -> Compare:
     return lambda product, device: products.seconds(product, run.config, device)
 
 
+def biases(run: Run) -> Compare:
+    """What products of matrices take on a card with their biases, and without."""
+    from ..runtime.gpu import products
+
+    return lambda product, device: products.seconds_of_bias(product, run.config, device)
+
+
 def is_tuned(run: Run) -> bool:
     """Whether parts of the graph may be measured."""
     return not (run.target == "cuda" and torch.cuda.is_current_stream_capturing())
@@ -142,7 +149,7 @@ def recorded(call: Call, written: Sequence[int], run: Run) -> Call:
 
         static = run.captured.owned if run.phase == "forward" else ()
         symbolic = run.captured.sizes is not None
-        return Recorded(call, written, static, symbolic, config.cuda_graph_memory, unrecorded)
+        return Recorded(call, written, static, symbolic, config.cuda_graph_memory, unrecorded, run.title)
     if config.mode == "reduce-overhead" or (run.for_absent_gpu and config.mode == "max-autotune"):
         absent = f"{config.target} is compiled for, not run on"
         unrecorded("FL501", absent if run.for_absent_gpu else "it runs on the CPU")

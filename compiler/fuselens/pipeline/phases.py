@@ -65,9 +65,10 @@ def _inference(joint: Joint, run: Run, cache: GraphCache, constants: Mapping[int
 
 def _lay_out(graphs: list[fx.Graph], passed: Callable[[], Iterable[tuple[fx.Node, fx.Node]]], run: Run) -> None:
     """Chooses the memory of images. Which convolutions add their biases depends on it; then it is a sum that is ``passed``."""
-    biases.apart(graphs)
+    compare = gpu.biases(run)
+    biases.apart(graphs, compare)
     if channels_last(graphs, passed(), gpu.convolutions(run)):
-        biases.apart(graphs)
+        biases.apart(graphs, compare)
 
 
 def _training(joint: Joint, run: Run, cache: GraphCache, again: bool) -> Callable[..., Any]:

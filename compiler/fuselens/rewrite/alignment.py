@@ -48,12 +48,22 @@ def pad_products(module: fx.GraphModule, compare: Compare) -> list[Decision]:
 
 def _product(node: fx.Node) -> Product | None:
     """The product of matrices on a GPU that a node is, where rows of one begin anywhere; None for others."""
+    product = product_of(node)
+    if product is None or not _on_tensor_cores(a := node.args[-2].meta["val"]):  # type: ignore[union-attr]
+        return None
+    high, summed, columns = product.rows, product.summed, product.columns
+    wide = [high if product.turned[0] else summed, summed if product.turned[1] else columns, columns]
+    if not any(lacking(n, a.dtype) for n in wide) or product.batch * high * summed * columns < _LEAST_WORK:
+        return None
+    return product
+
+
+def product_of(node: fx.Node) -> Product | None:
+    """The product of matrices that a node is; None for others, and where operands have gaps, or sizes that vary but for rows."""
     if node.target not in (aten.mm.default, aten.addmm.default, aten.bmm.default) or node.kwargs:
         return None
     operands: Any = node.args
     a, b = (n.meta["val"] for n in operands[-2:])
-    if not _on_tensor_cores(a):
-        return None
     bias = node.target is aten.addmm.default
     (*batch, rows, summed), columns = a.shape, b.shape[-1]
     if bias and list(map(str, operands[0].meta["val"].shape)) != [str(columns)]:
@@ -65,9 +75,6 @@ def _product(node: fx.Node) -> Product | None:
     many, high = (
         (torch_private.symint_hint(n) if isinstance(n, torch.SymInt) else n) or 0 for n in (*(batch or [1]), rows)
     )
-    wide = [high if turned[0] else summed, summed if turned[1] else columns, columns]
-    if not any(lacking(n, a.dtype) for n in wide) or many * high * summed * columns < _LEAST_WORK:
-        return None
     return Product(str(a.dtype).removeprefix("torch."), many, high, columns, summed, tuple(turned), bias)  # type: ignore[arg-type]
 
 

@@ -4,26 +4,34 @@ The vendor's convolutions there add no bias: ATen adds it with one more kernel, 
 addition of the graph it is done by whatever reads the result next. A gradient of a bias is a sum of the graph for the same reason.
 ATen's own kernel for depthwise convolutions does add it, before it rounds; channels-last ones are the vendor's, too.
 
-A product can add its bias, but then the vendor's library has fewer kernels to choose from: none that parts what is summed, for one.
-So the bias goes to whatever reads the product point by point.
+A product can add its bias, but then the vendor's library has other kernels to choose from: none that parts what is summed, for one.
+Where one without a bias is faster on this card, the bias goes to whatever reads the product point by point.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import fx
 
 from fuselens import torch_private
+from fuselens.ir.contracts.padding import Product
+
+from .alignment import product_of
 
 aten = torch.ops.aten
+_GAIN = 0.95  # part of the time with the bias that the product alone must stay below
 
 
-def apart(graphs: Iterable[fx.Graph]) -> int:
-    """Rewrites functional ATen graphs in place; how many nodes had a bias."""
-    return sum(_changed(node) for graph in graphs for node in list(graph.nodes) if _is_on_gpu(node))
+Compare = Callable[[Product, torch.device], tuple[float, float] | None]
+
+
+def apart(graphs: Iterable[fx.Graph], compare: Compare) -> int:
+    """Rewrites functional ATen graphs in place; how many nodes had a bias. ``compare`` gives the seconds of a product with its
+    bias and without; None where that is not known."""
+    return sum(_changed(node, compare) for graph in graphs for node in list(graph.nodes) if _is_on_gpu(node))
 
 
 def _is_on_gpu(node: fx.Node) -> bool:
@@ -32,10 +40,10 @@ def _is_on_gpu(node: fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == "cuda"
 
 
-def _changed(node: fx.Node) -> bool:
+def _changed(node: fx.Node, compare: Compare) -> bool:
     if node.target is aten.convolution.default and node.args[2] is not None and not _adds_bias(node):
         return _added(node)
-    if node.target is aten.addmm.default and _is_read_by_points(node):
+    if node.target is aten.addmm.default and _is_read_by_points(node) and _is_faster_without(node, compare):
         return _added_to_product(node)
     asked = node.target is aten.convolution_backward.default and node.args[-1][2]  # type: ignore[index]
     return bool(asked) and _summed(node)
@@ -83,6 +91,12 @@ def _is_read_by_points(node: fx.Node) -> bool:
         elif not isinstance(reader.target, torch_private.OpOverload) or torch.Tag.pointwise not in reader.target.tags:
             return False
     return bool(node.users)
+
+
+def _is_faster_without(node: fx.Node, compare: Compare) -> bool:
+    product = product_of(node)
+    seconds = None if product is None else compare(product, node.meta["val"].device)
+    return seconds is not None and seconds[1] < _GAIN * seconds[0]
 
 
 def _added_to_product(node: fx.Node) -> bool:

@@ -17,6 +17,10 @@ STORAGE_USES: Callable[[int], int] = private.storage_uses
 """How many references there are to the storage with this ``_cdata``: its tensors, and objects like ``untyped_storage()``."""
 
 
+profiler_listens: Callable[[], bool] = private.profiler_listens
+"""Whether one of torch's profilers wants to hear of what this thread does."""
+
+
 def storage_over(address: int, count: int, device: torch.device) -> torch.UntypedStorage:
     """A storage over memory that belongs to somebody else."""
     return private.storage_over(address, device, count)

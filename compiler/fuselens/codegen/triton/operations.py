@@ -19,6 +19,7 @@ from ...ir.loops import Axis, Graph, Kernel, Op, element, indirect_names
 from ..expressions import TRITON, names_in, print_factor, print_index
 from ..nest import index_of
 from ..operands import Value
+from .guarded import Guarded, guarded
 from .place import Needs, Place, Slot
 from .scalar_ops import FUNCTIONS, TABLE, TYPES, bitcast, cast, literal
 
@@ -78,8 +79,26 @@ class Operations:
             rest = f"({rest}) // {size}" if k else f"{rest} // {size}"
 
     def straight(self, body: Iterable[Op], place: Place) -> None:
-        for op in body:
-            self.op(op, place)
+        ops = list(body)
+        under = guarded(ops, self.kernel, self.graph, lambda load, index: self._may_be_masked(index, place))
+        late = {op.name for g in under.values() for op in (g.load, *g.casts)}
+        for op in ops:
+            if op.name in under:
+                self._guarded(op, under[op.name], place)
+            elif op.name not in late:
+                self.op(op, place)
+
+    def _may_be_masked(self, index: Expr, place: Place) -> bool:
+        """Whether a load has the block's shape, as masks may."""
+        return (len(place.shape) == 1 and self._varies(index, place)) or place.fills(names_in(index))
+
+    def _guarded(self, choice: Op, under: Guarded, place: Place) -> None:
+        """The load and what is made of it, instead of the choice between that and a number."""
+        other = literal(under.other, under.load.dtype)
+        self._load(under.load, place, self.text(under.condition), other)
+        for cast_ in under.casts:
+            self.op(cast_, place)
+        self.slots[choice.name] = self.slots[(under.load, *under.casts)[-1].name]
 
     def define(self, op: Op, text: str, varies: bool = True) -> None:
         name = self.claim(op.name)
@@ -190,7 +209,8 @@ class Operations:
         masks = [place.mask] if indirect_names(index) else [place.limits[a] for a in axes]
         return " & ".join(m for m in dict.fromkeys((*masks, place.beside)) if m)
 
-    def _load(self, op: Op, place: Place) -> None:
+    def _load(self, op: Op, place: Place, condition: str = "", other: str = "0") -> None:
+        """``other`` is what there is where ``condition`` fails."""
         storage, index = op.args[0], sympy.sympify(op.args[1])
         dtype = element(self.graph.buffers[storage].dtype)
         if dtype not in TYPES:
@@ -198,8 +218,8 @@ class Operations:
         pointer = self.names[storage]
         offset = self.index(index, place.held)
         address = pointer if index == 0 else f"{pointer} + ({offset})" if " - " in offset else f"{pointer} + {offset}"
-        mask = self._mask_of(index, place)
-        mask = f", {mask}, other=0" if mask else ""
+        mask = " & ".join(m for m in (self._mask_of(index, place), condition) if m)
+        mask = f", {mask}, other={other}" if mask else ""
         policy = place.policies.get(storage, "") if names_in(index) & place.axes[-1] else ""
         hint = f', eviction_policy="{policy}"' if policy else ""
         text = f"tl.load({address}{mask}{hint})"

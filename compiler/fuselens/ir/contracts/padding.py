@@ -1,4 +1,4 @@
-"""A product of matrices on a GPU that may be computed on padded operands: what its time depends on."""
+"""A product of matrices on a GPU that may be computed on padded operands, or apart from its bias: what its time depends on."""
 
 from __future__ import annotations
 

@@ -104,12 +104,20 @@ class NotRecordable(Exception):
 
 class Recorded:
     """``call`` with recordings. ``written`` are inputs that it writes, ``static`` those that stay where they are, ``symbolic``
-    says that sizes vary. Recordings may hold ``share`` of the device's memory. ``say`` is told what is not recorded."""
+    says that sizes vary. Recordings may hold ``share`` of the device's memory. ``say`` is told what is not recorded. ``title``
+    is what profilers call a recorded call."""
 
     def __init__(
-        self, call: Call, written: Iterable[int], static: Iterable[int], symbolic: bool, share: float, say: Say
+        self,
+        call: Call,
+        written: Iterable[int],
+        static: Iterable[int],
+        symbolic: bool,
+        share: float,
+        say: Say,
+        title: str,
     ) -> None:
-        self.call = call
+        self.call, self._title = call, title
         self._written, self._static = frozenset(written), frozenset(static)
         self._symbolic = symbolic
         self._share = share
@@ -212,7 +220,11 @@ class Recorded:
         recording = self._ready(group, size, inputs, addresses)
         if recording is None:
             return None
-        results = recording.run(inputs)
+        if torch_private.profiler_listens():
+            with torch.profiler.record_function(self._title):
+                results = recording.run(inputs)
+        else:
+            results = recording.run(inputs)
         if trial is not None and start is not None:
             trial.took(start, recorded=True)
         return results
