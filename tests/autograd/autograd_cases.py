@@ -44,6 +44,7 @@ def two() -> list[Any]:
 
 def of_module(name: str, module: Callable[[], nn.Module], *args: Callable[[], Any], **options: Any) -> None:
     """The module's parameters and buffers are inputs of the graph; ``args`` make the rest."""
+    torch.manual_seed(0)  # the same weights in every run
     reference = module()
     names = [n for n, _ in reference.named_parameters()] + [n for n, _ in reference.named_buffers()]
 

@@ -239,7 +239,7 @@ class Host:
         if same and (old.sizes, old.strides) == (buffer.sizes, buffer.strides):
             out.put(f"{name} = {base}  # takes over its memory")
             self._did("alias", buffer.name, earlier)
-        elif same:
+        elif same and buffer.name not in self.outputs:  # a result is no view
             out.put(f"{name} = {base}.as_strided({sizes}, {strides}, 0)  # takes over its memory")
             self._did("reshape", buffer.name, earlier)
         else:

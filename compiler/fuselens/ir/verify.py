@@ -23,7 +23,8 @@ races
     A kernel that loads a storage it stores to does so at the same index, or in a region that is disjoint.
 reuse
     A buffer takes over the memory of an earlier, large enough, dead intermediate of the same device; in place only
-    where a kernel reads and writes the same index. An input's memory is taken over by its new value alone, which has
+    where a kernel reads and writes the same index. An output takes over all of that of another tensor: one that an
+    operator has made, or any of a GPU. An input's memory is taken over by its new value alone, which has
     the input's layout and is no output; that of a donated input, which is no output either, as an intermediate's.
 spans
     If a node has spans then so have its ops.
@@ -33,7 +34,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import sympy
 from sympy import Expr
@@ -423,6 +424,7 @@ def _check_reuse(graph: Graph) -> None:
     fixed |= results
     returned = {graph.buffers[o].owner for o in graph.outputs if isinstance(o, str)}
     first, last = lifetimes(graph)
+    makers = {s: graph.nodes[k] for s, k in first.items()}
     for new, old in graph.reuse.items():
         a, b = graph.buffers[new], graph.buffers[old]
         if a.storage or b.storage:
@@ -430,6 +432,11 @@ def _check_reuse(graph: Graph) -> None:
         if graph.writes.get(old) == new and new not in returned:
             if (a.sizes, a.strides, a.offset) != (b.sizes, b.strides, b.offset):
                 raise IRError(new, "reuse", f"is laid out otherwise than {old}, whose new value it is")
+        elif new in results and old not in fixed:
+            if _extent(graph, a) * ITEMSIZE[a.dtype] < _extent(graph, b) * ITEMSIZE[b.dtype]:
+                raise IRError(new, "reuse", f"an output has memory of its own size, less than {old} has")
+            if not lies_in_tensor(graph, old, graph.reuse, makers):
+                raise IRError(new, "reuse", f"an output is a tensor, which {old} is not")
         elif new in fixed or (old in fixed and (old not in graph.donated or old in results)):
             raise IRError(new, "reuse", f"inputs, constants and outputs keep their memory ({old})")
         if a.device != b.device or _extent(graph, a) * ITEMSIZE[a.dtype] > _extent(graph, b) * ITEMSIZE[b.dtype]:
@@ -440,6 +447,14 @@ def _check_reuse(graph: Graph) -> None:
     takers = list(graph.reuse.values())
     if len(set(takers)) != len(takers):
         raise IRError("reuse", "reuse", "two buffers take over the same memory directly")
+
+
+def lies_in_tensor(graph: Graph, storage: str, reuse: Mapping[str, str], makers: Mapping[str, Node]) -> bool:
+    """Whether a storage lies in a tensor, rather than in memory that a host program on a CPU takes for itself. ``makers`` are the
+    nodes that write a storage first."""
+    while storage in reuse:
+        storage = reuse[storage]
+    return isinstance(makers.get(storage), Extern) or graph.buffers[storage].device != "cpu"
 
 
 def lifetimes(graph: Graph) -> tuple[dict[str, int], dict[str, int]]:

@@ -3,6 +3,7 @@
 Ordering is greedy: of the nodes whose operands are ready, the one that frees most (or allocates least) runs next; the
 order that came in is kept where it is no worse. Then every buffer that a kernel writes first takes over the memory of
 a dead intermediate of its size, or of one that the same kernel reads for the last time at the same index (in place).
+A result, which is a tensor of its own, is written in place of another tensor: what an operator has made, or of any memory of a GPU.
 
 New values of inputs take over the inputs' memory where whatever reads the old value can run before, or reads it at
 the same index; elsewhere a kernel at the end copies them. Nothing that may raise runs after a write to an input, so a
@@ -40,6 +41,7 @@ from fuselens.ir.loops import (
     phases_of,
     symbol,
 )
+from fuselens.ir.verify import lies_in_tensor
 from fuselens.record.report import Decision
 from fuselens.schedule.updates import checks_of, computation, copies_whole, only_updates
 
@@ -461,10 +463,13 @@ def _without_repeated_checks(uses: list[_Use]) -> list[_Use]:
 
 def _reuse(graph: Graph, uses: list[_Use], kept: set[str], donated: set[str]) -> dict[str, str]:
     last = {s: k for k, use in enumerate(uses) for s in use.reads | use.writes}
-    pinned = set(kept)
+    shared: set[str] = set()
     for use in uses:
         if isinstance(use.node, Extern) and not torch_private.makes_new(_overload(use.node.target)):
-            pinned |= use.reads | use.writes
+            shared |= use.reads | use.writes
+    pinned = kept | shared
+    results = kept.difference(graph.inputs, graph.constants, shared, graph.writes.values())
+    makers = {s: use.node for use in reversed(uses) for s in use.writes}
     free: dict[tuple[Any, ...], list[str]] = {}
     reuse: dict[str, str] = {}
     seen = set(donated)
@@ -477,6 +482,10 @@ def _reuse(graph: Graph, uses: list[_Use], kept: set[str], donated: set[str]) ->
             for storage in made:
                 if storage not in pinned:
                     _take(graph, use.node, storage, free, dying, reuse)
+                elif storage in results:
+                    tensors = {s for s in dying if lies_in_tensor(graph, s, reuse, makers)}
+                    _take(graph, use.node, storage, {}, tensors, reuse)
+                    dying.discard(reuse.get(storage, ""))
         for storage in sorted(dying - donated):
             free.setdefault(_class(graph, storage), []).append(storage)
         for storage in made:

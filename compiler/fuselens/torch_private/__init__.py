@@ -55,6 +55,7 @@ from .cuda import (
     current_stream,
     has_marked_address,
     mark_address,
+    occupy,
     profiler_listens,
     stop_allocating,
     storage_over,

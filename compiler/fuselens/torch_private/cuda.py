@@ -17,6 +17,9 @@ STORAGE_USES: Callable[[int], int] = private.storage_uses
 """How many references there are to the storage with this ``_cdata``: its tensors, and objects like ``untyped_storage()``."""
 
 
+occupy: Callable[[int], object] = private.occupy
+"""Keeps the current device busy for so many cycles."""
+
 profiler_listens: Callable[[], bool] = private.profiler_listens
 """Whether one of torch's profilers wants to hear of what this thread does."""
 

@@ -347,6 +347,7 @@ TABLE: dict[str, Name] = {
         _n("cuda_stream", _C + "_cuda_getCurrentRawStream", "the stream that kernels are launched on", GPU),
         _n("cuda_device", _C + "_cuda_getDevice", "the device that is current", GPU, "torch.cuda.current_device"),
         _n("foreach_copy", "torch._foreach_copy_", "copies lists of tensors", RECORDINGS),
+        _n("occupy", "torch.cuda._sleep", "a card is busy while what is measured on it is launched", GPU, Returns(None)),
         _n("profiler_listens", _C + "_autograd._profiler_enabled", "whether a recording is to be named", RECORDINGS,
            Returns(False)),
     )

@@ -16,7 +16,7 @@ extern "C" void add_0(const float* __restrict arg0_1, float* __restrict buf0) {
 }
 
 // mul_0: aten.mul.Tensor
-static void mul_0_part(const float* __restrict buf0, const float* __restrict buf1, float* __restrict buf2, long begin, long end) {
+static void mul_0_part(const float* __restrict buf0, float* __restrict buf1, long begin, long end) {
   const long n = 36;
   const long lo = begin * 8, hi = end * 8 < n ? end * 8 : n;
   for (long i0 = lo; i0 < hi; i0 += 8) {
@@ -24,11 +24,11 @@ static void mul_0_part(const float* __restrict buf0, const float* __restrict buf
     const f32x8 t0 = load8(buf0 + i0, left);
     const f32x8 t1 = load8(buf1 + i0, left);
     const f32x8 t2 = t0 * t1;
-    store8(buf2 + i0, t2, left);
+    store8(buf1 + i0, t2, left);
   }
 }
 
-extern "C" void mul_0(const float* __restrict buf0, const float* __restrict buf1, float* __restrict buf2) {
+extern "C" void mul_0(const float* __restrict buf0, float* __restrict buf1) {
   const long units = 5;
-  mul_0_part(buf0, buf1, buf2, 0, units);
+  mul_0_part(buf0, buf1, 0, units);
 }

@@ -167,6 +167,8 @@ def _steps(
     tl.store(h_last + start + units[None, :], now.to(dtype), mask=whole)
     if KIND == 2:
         tl.store(c_last + start + units[None, :], state.to(dtype), mask=whole)
+    else:  # a net without cells has its last hidden states for them
+        tl.store(c_last + start + units[None, :], now.to(dtype), mask=whole)
 
 
 @dataclass(frozen=True, slots=True)
