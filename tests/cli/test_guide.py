@@ -1,4 +1,4 @@
-"""The guide on debugging runs: its programs are written, its commands are called, and what they print is what it says."""
+"""Guides run: their programs are written, their commands are called, and what these print is what they say."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "debugging.md"
+import pytest
+
+GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
 _BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -30,14 +32,17 @@ def pattern(lines: list[str]) -> str:
     )
 
 
-def test_the_guide_on_debugging(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("guide", "least"), [("debugging", 15), ("migrating", 1)])
+def test_a_guide(guide: str, least: int, tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("FUSELENS_", "OMP_"))}
     environment["FUSELENS_CACHE_DIR"] = str(tmp_path / "cache")
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     commands = 0
-    for kind, text in _BLOCK.findall(GUIDE.read_text()):
+    for kind, text in _BLOCK.findall((GUIDES / f"{guide}.md").read_text()):
         if kind == "python":
             name, _, program = text.partition("\n")
+            if not name.startswith("# "):
+                continue  # part of a program
             (tmp_path / name.removeprefix("# ")).write_text(program)
             continue
         for command, expected in steps(text):
@@ -53,4 +58,4 @@ def test_the_guide_on_debugging(tmp_path: Path) -> None:
                 expected
             )
             commands += 1
-    assert commands >= 15
+    assert commands >= least
