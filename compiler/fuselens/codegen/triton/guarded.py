@@ -107,4 +107,4 @@ def _without_limits(e: Expr, least: set[tuple[Expr, int]], below: set[tuple[Expr
             return place
     if all(new is old for new, old in zip(args, e.args, strict=True)):
         return e
-    return e.func(*args, evaluate=False) if kind in ("Max", "Min") else e.func(*args)
+    return e.func(*args)
