@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fuselens
@@ -109,10 +109,23 @@ def test_parts_that_are_damaged(place: Path) -> None:
     assert looked_up(X.double()) == "it was not compiled before"
 
 
-def test_what_has_no_key() -> None:
-    x = X.clone()
+def marked(rows: int) -> torch.Tensor:
+    x = torch.ones(rows, 8)
     fuselens.mark_dynamic(x, 0)
-    assert looked_up(x) == "it has no key: its sizes are symbolic"
+    return x
+
+
+def test_sizes_that_are_symbols() -> None:
+    assert "and is float32[s" in (looked_up(X), looked_up(marked(4)))[1]
+    assert looked_up(marked(4)) == "found"
+    assert looked_up(marked(6)) == "its sizes are symbols, of which something else is known"
+    assert looked_up(marked(6)) == looked_up(marked(4)) == "found"
+
+
+def test_what_has_no_key() -> None:
+    tensors = [torch.ones(3, 4), torch.ones(2, 4)]
+    nested = torch.nested.nested_tensor(tensors, layout=torch.jagged)
+    assert looked_up(nested).startswith("it has no key")
 
 
 json_values = st.recursive(
@@ -122,6 +135,7 @@ json_values = st.recursive(
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.dictionaries(st.sampled_from(["name", *cache_keys._DIFFERENCES]), json_values), max_size=3), st.data()
 )

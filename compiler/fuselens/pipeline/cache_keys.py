@@ -66,8 +66,6 @@ def key_for(
 
     ``host`` is what code is generated for, and how it is called: the processor, or the cards.
     """
-    if captured.sizes is not None:
-        return Key(why="its sizes are symbolic")
     state = torch_private.tracing_state()
     if state is None:
         return Key(why="a mode, a function transform or a Python rule for torch's operators takes part in it")
@@ -75,6 +73,7 @@ def key_for(
         parts = {
             "graph": list(_nodes(captured.module.graph)),
             "inputs": _inputs(captured.fakes),
+            "sizes": [] if captured.sizes is None else torch_private.known_sizes(captured.sizes.env),
             "frame": [captured.frame, graph, _span(captured.span), captured.grad_enabled],
             "sharing": repr(shared),
             "config": cache_key(config),
@@ -171,7 +170,8 @@ def _input_text(written: Any) -> str:
         end = rest.index("strides")
         layout, flags = rest[end + 1 : end + 1 + end], rest[end + 1 + end :]
         grad = ", with gradient" if flags[1] else ""
-        return f"{dtype.removeprefix('torch.')}{rest[:end]} on {device}, strides {layout}{grad}"
+        sizes, strides = (f"[{', '.join(map(str, values))}]" for values in (rest[:end], layout))
+        return f"{dtype.removeprefix('torch.')}{sizes} on {device}, strides {strides}{grad}"
     except (AttributeError, IndexError, TypeError, ValueError):
         return str(written[1:] if isinstance(written, list) else written)
 
@@ -190,6 +190,7 @@ _DIFFERENCES = {
     "texts": lambda before, now: "checks keep the texts of stages, and runs do not",
     "state": lambda before, now: "settings of torch differ (precision, autocast, determinism, …)",
     "inputs": _inputs_differ,
+    "sizes": lambda before, now: "its sizes are symbols, of which something else is known",
     "sharing": lambda before, now: "other inputs share memory",
     "frame": _frame_differs,
     "graph": lambda before, now: "the captured graph is another",
@@ -223,15 +224,25 @@ def _inputs(fakes: Sequence[Any]) -> list[Any]:
 
 
 def _value(value: Any) -> Any:
-    """Metadata of a tensor of integer sizes, or a number."""
+    """Metadata of a tensor, or a number; sizes may be symbols."""
+    if torch_private.is_symbolic_number(value):
+        return [type(value).__name__, _size(value)]
     if not isinstance(value, torch.Tensor):
         return _plain(value)
     if value.layout is not torch.strided or value.is_quantized or value.is_conj() or value.is_neg():
         raise _Nameless("an input is sparse, quantized, or a lazily conjugated or negated view")
     return [
-        type(value).__qualname__, str(value.dtype), str(value.device), *map(int, value.shape), "strides",
-        *map(int, value.stride()), int(value.storage_offset()), value.requires_grad, value.is_leaf, value.is_inference(),
+        type(value).__qualname__, str(value.dtype), str(value.device), *map(_size, value.shape), "strides",
+        *map(_size, value.stride()), _size(value.storage_offset()), value.requires_grad, value.is_leaf, value.is_inference(),
     ]  # fmt: skip
+
+
+def _size(size: Any) -> int | str:
+    if not torch_private.is_symbolic_number(size):
+        return int(size)
+    if torch_private.is_ragged(size):
+        raise _Nameless("an input has a ragged size")
+    return str(torch_private.raw_expression(size))
 
 
 def _nodes(graph: fx.Graph) -> Iterator[list[Any]]:

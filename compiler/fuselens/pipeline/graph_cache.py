@@ -3,7 +3,10 @@
 The key of an entry covers what the stages read: the captured graph with its spans, the metadata of its inputs and which
 of them share memory, the configuration, the state of torch, the versions of torch and Python, this compiler's own
 sources, and the machine. A graph that holds anything whose meaning a name does not tell (functions of the program,
-operators that others registered, modules, symbolic sizes) has no key: it is compiled each time.
+operators that others registered, modules, ragged sizes) has no key: it is compiled each time.
+
+Where sizes are symbols, stages decide conditions on them by the example, and the frame is guarded by these. An entry is used
+where deciding its conditions again leaves the symbols as they were when it was made.
 
 An entry is what the run time needs and the report shows, as plain data (``entries.py``); the libraries of its kernels are
 entries of their own.
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from ..ir.contracts.source import Generated
 
 T = TypeVar("T")
-_KIND, _RESULTS, _KEYS = "graph", "results", "keys"
+_KIND, _RESULTS, _KEYS, _SIZES = "graph", "results", "keys", ".sizes"
 _LIMIT = 2**20  # bytes of constants in one entry
 _TOLD = 8  # keys of one frame whose parts are kept
 
@@ -117,6 +120,25 @@ class GraphCache:
             if phase == "forward":
                 self._tell()
         trim(self.cache.root, self._limit)
+
+    def store_conditions(self, env: Any, before: int) -> None:
+        """Keeps the conditions on symbols that were decided after the first ``before``."""
+        if not self.key.name:
+            return
+        with contextlib.suppress(ValueError):
+            conditions = [torch_private.as_data(c) for c in torch_private.shape_guards(env)[before:]]
+            found = json.dumps([conditions, torch_private.known_sizes(env)])
+            self.cache.put(_KIND, self.key.name, found.encode(), _SIZES)
+
+    def decided(self, env: Any) -> bool:
+        """Decides the entry's conditions on symbols. Whether the symbols are then as they were when it was made."""
+        try:
+            conditions, after = json.loads(self.cache.get(_KIND, self.key.name, _SIZES) or b"")
+            for condition in conditions:
+                torch_private.require(env, torch_private.from_data(env, condition))
+        except Exception:  # noqa: BLE001  what cannot be read, for whatever reason, is no entry
+            return False
+        return after == torch_private.known_sizes(env)
 
     def _get(self, phase: str, kind: type[T]) -> T | None:
         name = self.key.name

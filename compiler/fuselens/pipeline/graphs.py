@@ -201,12 +201,15 @@ def _freezing(traced: _Traced, run: Run) -> Callable[..., Any] | None:
 class _Traced:
     """A captured graph's joint graph, or what the cache has of it: then ``joint`` is traced if somebody asks for it.
 
-    ``again``: the cache has its forward, but no backward yet.
+    ``again``: the cache has its forward, but no backward yet. ``env`` are its symbolic sizes, if there are any.
     """
 
-    def __init__(self, cache: GraphCache, trace: Callable[[], Joint]) -> None:
-        self.cache, self._trace = cache, trace
+    def __init__(self, cache: GraphCache, trace: Callable[[], Joint], env: Any) -> None:
+        self.cache, self._trace, self._env = cache, trace, env
+        self._conditions = 0 if env is None else len(torch_private.shape_guards(env))
         self.entry = cache.load()
+        if self.entry is not None and env is not None and not cache.decided(env):
+            self.entry = None
         self.backward = cache.load_backward() if self.entry is not None and self.entry.training else None
         self.again = self.entry is not None and self.entry.training and self.backward is None
         if self.again:
@@ -214,6 +217,11 @@ class _Traced:
 
     def why_missing(self) -> str:
         return "its backward was not compiled before" if self.again else self.cache.why_missing()
+
+    def keep_conditions(self) -> None:
+        """When all that is compiled now is compiled: what was decided of symbolic sizes for it."""
+        if self._env is not None:
+            self.cache.store_conditions(self._env, self._conditions)
 
     @functools.cached_property
     def joint(self) -> Joint:
@@ -249,7 +257,7 @@ def _trace(run: Run, shared: Sharing) -> _Traced:
     if run.loops and not config.freezing and not run.for_absent_gpu:
         host = (host_isa(config), programs.has_cpp_hosts(), *(gpu.cards(captured) if on_gpu else ()))
         key = key_for(captured, config, shared, graph=run.graph.id, texts=run.recorder.texts, host=host)
-    traced = _Traced(GraphCache(config, key), trace)
+    traced = _Traced(GraphCache(config, key), trace, None if captured.sizes is None else captured.sizes.env)
     run.looked_up("graph", traced.entry is not None, "" if traced.entry is not None else traced.why_missing())
     for diagnostic in traced.cache.cache.drain():
         run.say(diagnostic)
@@ -262,7 +270,9 @@ def _compile_traced(traced: _Traced, run: Run, *, constants: Mapping[int, Any] |
     if entry is None:
         from .phases import compile_joint
 
-        return compile_joint(traced.joint, run, traced.cache, again=traced.again, constants=constants or {})
+        call = compile_joint(traced.joint, run, traced.cache, again=traced.again, constants=constants or {})
+        traced.keep_conditions()
+        return call
     run.graph.training = entry.training
     run.decided(entry.decisions)
     for stage in entry.stages:

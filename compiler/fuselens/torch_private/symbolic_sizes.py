@@ -269,6 +269,58 @@ def bounds(env: Any, symbol: Any) -> tuple[int | None, int | None]:
     return lower, upper
 
 
+def known_sizes(env: Any) -> list[Any]:
+    """All that ``env`` knows of its symbols, as plain data in a fixed order: examples, bounds, what they equal, and conditions."""
+    symbols = sorted(env.var_to_range, key=lambda s: s.name)
+    return [
+        [
+            [s.name, s.is_integer, symbol_hint(env, s), str(env.var_to_range[s]), str(simplified(env, s))]
+            for s in symbols
+        ],
+        list(dict.fromkeys(map(str, shape_guards(env)))),
+    ]
+
+
+def as_data(condition: Any) -> Any:
+    """A condition on symbols as nested tuples of names and numbers. Raises ValueError where it holds anything else."""
+    import sympy
+
+    if isinstance(condition, sympy.Symbol):
+        return ("symbol", condition.name)
+    if isinstance(condition, sympy.Integer):
+        return int(condition)
+    name = type(condition).__name__
+    if _functions().get(name) is not type(condition):
+        raise ValueError(f"{name} in a condition")
+    return (name, *map(as_data, condition.args))
+
+
+def from_data(env: Any, data: Any) -> Any:
+    """The condition on symbols of ``env`` that :func:`as_data` wrote. Raises whatever comes of anything else."""
+    import sympy
+
+    if type(data) is int:
+        return sympy.Integer(data)
+    name, *args = data
+    if name == "symbol":
+        return next(s for s in env.var_to_range if s.name == args[0])
+    return _functions()[name](*(from_data(env, a) for a in args))
+
+
+def _functions() -> dict[str, Any]:
+    import sympy
+
+    known = (
+        sympy.Add, sympy.Mul, sympy.Pow, sympy.And, sympy.Or, sympy.Not, sympy.Eq, sympy.Ne, sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge,
+    )  # fmt: skip
+    return {f.__name__: f for f in known} | integer_functions()
+
+
+def require(env: Any, condition: Any) -> None:
+    """Decides that a condition on symbols holds, as it does for the example."""
+    env.evaluate_expr(condition)
+
+
 def rename_symbols(text: str, names: dict[str, str]) -> str:
     """``text`` with symbol names (s77) replaced."""
     return re.sub(r"\b[su]\d+\b", lambda m: names.get(m[0], m[0]), text) if names else text
