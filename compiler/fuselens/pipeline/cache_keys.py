@@ -172,7 +172,7 @@ def _input_text(written: Any) -> str:
         grad = ", with gradient" if flags[1] else ""
         sizes, strides = (f"[{', '.join(map(str, values))}]" for values in (rest[:end], layout))
         return f"{dtype.removeprefix('torch.')}{sizes} on {device}, strides {strides}{grad}"
-    except (AttributeError, IndexError, TypeError, ValueError):
+    except (AttributeError, LookupError, TypeError, ValueError):
         return str(written[1:] if isinstance(written, list) else written)
 
 

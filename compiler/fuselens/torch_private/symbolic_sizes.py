@@ -254,9 +254,13 @@ def shape_guards(env: Any) -> list[Any]:
 
 
 def symbol_hint(env: Any, symbol: Any) -> int | None:
-    table = getattr(env, "backed_var_to_val", None) or env.var_to_val
-    value = table.get(symbol)
+    value = _examples(env).get(symbol)
     return None if value is None else int(value)
+
+
+def _examples(env: Any) -> Any:
+    """The values of symbols in this call, by symbol."""
+    return getattr(env, "backed_var_to_val", None) or env.var_to_val
 
 
 def bounds(env: Any, symbol: Any) -> tuple[int | None, int | None]:
@@ -274,7 +278,7 @@ def known_sizes(env: Any) -> list[Any]:
     symbols = sorted(env.var_to_range, key=lambda s: s.name)
     return [
         [
-            [s.name, s.is_integer, symbol_hint(env, s), str(env.var_to_range[s]), str(simplified(env, s))]
+            [s.name, s.is_integer, str(_examples(env).get(s)), str(env.var_to_range[s]), str(simplified(env, s))]
             for s in symbols
         ],
         list(dict.fromkeys(map(str, shape_guards(env)))),
