@@ -67,6 +67,7 @@ def test_a_name_that_is_no_utf8(tmp_path: Path) -> None:
         done = shell(f"$F {arguments} {path}")
         assert done.returncode == 0, done
         assert "Traceback" not in done.stderr
+        assert "UnicodeEncodeError" not in done.stdout + done.stderr
     assert "\\udcffme.py\n  f  2 graphs" in shell(f"$F check {path}").stdout
 
 

@@ -11,21 +11,17 @@ Where one without a bias is faster on this card, the bias goes to whatever reads
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 from torch import fx
 
 from fuselens import torch_private
-from fuselens.ir.contracts.padding import Product
 
-from .alignment import product_of
+from .alignment import Compare, product_of
 
 aten = torch.ops.aten
 _GAIN = 0.95  # part of the time with the bias that the product alone must stay below
-
-
-Compare = Callable[[Product, torch.device], tuple[float, float] | None]
 
 
 def apart(graphs: Iterable[fx.Graph], compare: Compare) -> int:

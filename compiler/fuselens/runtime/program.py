@@ -267,7 +267,8 @@ def bind(
 
 
 def _events(program: HostProgram, title: str) -> tuple[bytes, ...]:
-    return tuple(name.encode() for name in (title or "compiled graph", *program.events))
+    names = title or "compiled graph", *program.events
+    return tuple(name.encode(errors="backslashreplace") for name in names)  # of files: they need not be UTF-8
 
 
 def bind_steps(

@@ -30,9 +30,9 @@ class Guarded:
     other: float
 
 
-def guarded(body: Sequence[Op], kernel: Kernel, graph: Graph, fits: Callable[[Op, Expr], bool]) -> dict[str, Guarded]:
-    """By the choices that they are the values of. Nobody else reads these loads. ``fits``: whether one that has this index may have
-    a mask."""
+def guarded(body: Sequence[Op], kernel: Kernel, graph: Graph, fits: Callable[[Expr], bool]) -> dict[str, Guarded]:
+    """By the choices that they are the values of. Nobody else reads these loads. ``fits``: whether a load with this index may have a
+    mask."""
     if not any(op.op == "where" for op in body):
         return {}
     ops = {op.name: op for op in body}
@@ -40,7 +40,7 @@ def guarded(body: Sequence[Op], kernel: Kernel, graph: Graph, fits: Callable[[Op
     found = {}
     for op in body:
         plan = _plan(op, ops, readers, graph) if op.op == "where" else None
-        if plan is not None and fits(plan.load, sympy.sympify(plan.load.args[1])):
+        if plan is not None and fits(plan.load.args[1]):
             found[op.name] = plan
     return found
 

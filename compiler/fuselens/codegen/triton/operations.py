@@ -80,7 +80,7 @@ class Operations:
 
     def straight(self, body: Iterable[Op], place: Place) -> None:
         ops = list(body)
-        under = guarded(ops, self.kernel, self.graph, lambda load, index: self._may_be_masked(index, place))
+        under = guarded(ops, self.kernel, self.graph, lambda index: self._may_be_masked(index, place))
         late = {op.name for g in under.values() for op in (g.load, *g.casts)}
         for op in ops:
             if op.name in under:

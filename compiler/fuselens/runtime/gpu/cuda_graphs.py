@@ -117,7 +117,7 @@ class Recorded:
         say: Say,
         title: str,
     ) -> None:
-        self.call, self._title = call, title
+        self.call, self._title = call, title.encode(errors="backslashreplace").decode()
         self._written, self._static = frozenset(written), frozenset(static)
         self._symbolic = symbolic
         self._share = share
