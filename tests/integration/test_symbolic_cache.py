@@ -13,7 +13,8 @@ from torch import Tensor
 
 import fuselens
 from fuselens import config
-from fuselens.pipeline.graph_cache import GraphCache
+from fuselens.runtime.cache import contents
+from fuselens.runtime.cache.store import Cache
 
 
 @pytest.fixture(autouse=True)
@@ -84,10 +85,21 @@ def test_as_when_it_was_made(name: str, grad: bool) -> None:
 def test_conditions_that_cannot_be_read(place: Path, damage: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     fn = PROGRAMS["product"]
     guards(fn, False)
-    get = GraphCache.__init__.__globals__["Cache"].get
+    get = Cache.get
     monkeypatch.setattr(
-        "fuselens.runtime.cache.store.Cache.get",
+        Cache,
+        "get",
         lambda cache, kind, key, suffix="": damage if suffix == ".sizes" else get(cache, kind, key, suffix),
     )
     assert guards(fn, False)[1] != ["found"]
     observed(fn, fuselens.compile(fn), False)
+
+
+def test_entries_go_where_others_go(place: Path, tmp_path: Path) -> None:
+    guards(PROGRAMS["product"], False)
+    assert contents.contents(place).others == []
+    made = fuselens.save_cache_artifacts()
+    assert made is not None
+    with config.patch(cache_dir=tmp_path / "another"):
+        fuselens.load_cache_artifacts(made[0])
+        assert guards(PROGRAMS["product"], False)[1] == ["found"]

@@ -311,7 +311,9 @@ def from_data(env: Any, data: Any) -> Any:
     return _functions()[name](*(from_data(env, a) for a in args))
 
 
+@functools.cache
 def _functions() -> dict[str, Any]:
+    """The functions of conditions, by class name."""
     import sympy
 
     known = (
