@@ -23,7 +23,8 @@ from . import backends, live, sandbox, torch_private
 from .backends import list_backends, register_backend
 from .capture.breaks import BackendError, CodedError, ConstraintError, GraphBreakError, RecompileError, UsageError
 from .capture.frame import explore as explore_state
-from .capture.frame.frame import Captured, FrameCompiler
+from .capture.frame.captured import Captured
+from .capture.frame.frame import FrameCompiler
 from .capture.hook import _hook
 from .capture.program.size_marks import (
     mark_dynamic,
@@ -280,6 +281,7 @@ def _graph_compiler(
 ) -> Callable[[Captured], Callable[[tuple[Any, ...]], Any]]:
     if backend is None:
         return _followed(lambda captured: compile_graph(captured, recorder), recorder)
+    recorder.keeps_frames = False
 
     def custom(captured: Captured) -> Callable[[tuple[Any, ...]], Any]:
         recorder.new_graph(captured)

@@ -249,6 +249,21 @@ def cache_key(config: Config) -> dict[str, Any]:
     return {f.name: str(getattr(config, f.name)) for f in dataclasses.fields(config) if f.name not in _APART}
 
 
+_OF_CAPTURE = (
+    "fullgraph",
+    "dynamic",
+    "symbolic_module_integers",
+    "capture_scalar_outputs",
+    "capture_dynamic_output_shape_ops",
+    "strict",
+)
+
+
+def capture_key(config: Config) -> dict[str, Any]:
+    """The part of the configuration that changes what is captured of a frame, or what its graph becomes."""
+    return cache_key(config) | {name: str(getattr(config, name)) for name in _OF_CAPTURE}
+
+
 def changed_options(config: Config) -> dict[str, Any]:
     """The options of ``config`` that change generated code and are not at their defaults, as ``options=`` takes them."""
     default = Config()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,9 +17,12 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
     pytest.mark.skipif(SANITIZER is None, reason="no compute-sanitizer"),
+    pytest.mark.timeout(540),
 ]
 ROOT = Path(__file__).resolve().parents[2]
 FINDINGS = 9
+READ = r"Uninitialized .*\n=+ +at (\S.*)"
+"""A kernel that reads what nobody wrote, in the report of initcheck. ATen's atomics of halves read the half beside, too."""
 
 
 def watched(tool: str, tmp_path: Path, *options: str) -> None:
@@ -26,7 +30,6 @@ def watched(tool: str, tmp_path: Path, *options: str) -> None:
     command = [
         str(SANITIZER), "--tool", tool, "--target-processes", "application-only", "--error-exitcode", str(FINDINGS),
         *(("--report-api-errors", "no") if tool == "memcheck" else ()),  # libraries ask drivers for what they may lack
-        "--kernel-name-exclude", "kernel_substring=at6native",  # ATen's own: its atomics of halves read the half beside them, too
         sys.executable, "-m", "tests.gpu.sanitized", *options,
     ]  # fmt: skip
     path = os.pathsep.join([str(ROOT), str(ROOT / "compiler"), os.environ.get("PYTHONPATH", "")])
@@ -36,7 +39,9 @@ def watched(tool: str, tmp_path: Path, *options: str) -> None:
     }  # fmt: skip
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500, check=False)
     said = "\n".join(line for line in done.stdout.splitlines() if "Host Frame" not in line)
-    assert done.returncode == 0, f"{said[:8000]}\n{done.stderr[-3000:]}"
+    ours = [kernel for kernel in re.findall(READ, said) if "at::native" not in kernel]
+    clean = not ours if tool == "initcheck" else done.returncode == 0
+    assert clean, f"{ours}\n{said[:8000]}\n{done.stderr[-3000:]}"
     assert "agrees with eager" in done.stdout
 
 

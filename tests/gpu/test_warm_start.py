@@ -57,3 +57,42 @@ def test_a_second_process_runs_no_stage(tmp_path: Path, mode: str) -> None:
     assert (modules, found) == ([], kernels)
     path.write_text(path.read_text().replace("nn.GELU()", "nn.ReLU()"))
     assert "lower" in run()[0]
+
+
+SIZES = """
+import json
+import torch, fuselens
+
+torch.manual_seed(0)
+W = torch.randn(8, 6, device="cuda")
+
+def fn(x):
+    joined = torch.cat([x @ W, (x @ W)[1:]])
+    return torch.nn.functional.gelu(joined).softmax(0).view(-1, 3) * x.shape[0]
+
+compiled = fuselens.compile(fn, dynamic=True)
+for rows in (6, 11, 130):
+    values = []
+    for call in (fn, compiled):
+        x = torch.linspace(-2, 2, rows * 8, device="cuda").view(rows, 8).requires_grad_()
+        result = call(x)
+        result.square().sum().backward()
+        values.append((result, x.grad))
+    torch.testing.assert_close(values[1], values[0], rtol=1e-3, atol=1e-4)
+print(json.dumps([[t.stage for t in g.timings] for g in compiled.__fuselens__.recorder.report.graphs]))
+"""
+
+
+def test_a_second_process_finds_graphs_of_symbolic_sizes(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(SIZES)
+    environment = {**os.environ, "FUSELENS_CACHE_DIR": str(tmp_path / "cache"), "FUSELENS_STRICT": "1"}
+    found = []
+    for _ in range(2):
+        done = subprocess.run([sys.executable, str(path)], env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(done.stdout.splitlines()[-1]))
+    cold, warm = found
+    assert len(cold) == len(warm)
+    assert all("lower" in stages for stages in cold)
+    assert {s.partition(".")[0] for stages in warm for s in stages} == {"build"}

@@ -130,6 +130,8 @@ class Machine:
         self.tracer = tracer
         self.program = program(code)
         self.code = code
+        if not self.program.fixed:
+            tracer.inlined[id(code)] = code
         self.locals = locals_
         self.cells: dict[str, CellValue] = {}
         self.free = free

@@ -13,7 +13,7 @@ from ..record.report import Graph
 from .comparison import copied
 
 if TYPE_CHECKING:
-    from ..capture.frame.frame import Captured
+    from ..capture.frame.captured import Captured
 
 Call = Callable[[tuple[Any, ...]], Any]
 

@@ -23,14 +23,17 @@ import torch
 from torch import fx
 
 from .. import torch_private
-from ..config import Config, cache_key
+from ..capture.frame.captured import GraphFacts
+from ..capture.kept.names import fingerprint
+from ..capture.tracing.tracer import describe_tensor
+from ..config import Config, cache_key, capture_key
 from ..ir.contracts.signature import Sharing
 from ..record import report
 from ..runtime.cache.store import key_of
 from ..runtime.measure import machine
 
 if TYPE_CHECKING:
-    from ..capture.frame.frame import Captured
+    from ..capture.frame.captured import Captured
 
 _PLAIN = frozenset({
     int, float, bool, complex, str, type(None), type(...), torch.dtype, torch.device, torch.layout, torch.memory_format,
@@ -66,12 +69,14 @@ def key_for(
 
     ``host`` is what code is generated for, and how it is called: the processor, or the cards.
     """
-    state = torch_private.tracing_state()
+    facts, state = facts_of(captured), torch_private.tracing_state()
+    if not facts.digest:
+        return Key(why=facts.why)
     if state is None:
         return Key(why="a mode, a function transform or a Python rule for torch's operators takes part in it")
     try:
         parts = {
-            "graph": list(_nodes(captured.module.graph)),
+            "graph": facts.digest,
             "inputs": _inputs(captured.fakes),
             "sizes": [] if captured.sizes is None else torch_private.known_sizes(captured.sizes.env),
             "frame": [captured.frame, graph, _span(captured.span), captured.grad_enabled],
@@ -87,6 +92,38 @@ def key_for(
         return Key(why=str(error))
     file = captured.span.file if captured.span is not None else ""
     return Key(key_of(parts), "", key_of({"file": file, "frame": captured.frame, "graph": graph}), parts)
+
+
+def facts_of(captured: Captured) -> GraphFacts:
+    """What its nodes say of a captured graph; found out once."""
+    if captured.facts is None:
+        nodes = list(captured.module.graph.nodes)
+        values = [n.meta.get("val") for n in nodes]
+        results = [n.meta.get("val") for n in nodes[-1].args[0]]
+        try:
+            digest, why = key_of({"nodes": list(_nodes(captured.module.graph))}), ""
+        except _Nameless as error:
+            digest, why = "", str(error)
+        captured.facts = GraphFacts(
+            outputs=tuple(describe_tensor(v, captured.sizes) for v in results if hasattr(v, "stride")),
+            devices=tuple(sorted({str(v.device) for v in values if isinstance(v, torch.Tensor)})),
+            generators=any(isinstance(v, torch.Generator) for v in values),
+            digest=digest,
+            why=why,
+        )  # fmt: skip
+    return captured.facts
+
+
+def frame_key(code: types.CodeType, state: int, config: Config) -> str:
+    """What names the entries of frames of a code object; "" where something takes part in a trace that has no name.
+    ``state`` is who handles torch functions."""
+    surroundings = torch_private.tracing_state()
+    if surroundings is None:
+        return ""
+    return key_of({
+        "code": fingerprint(code), "functions": int(state), "grad": torch.is_grad_enabled(), "config": capture_key(config),
+        "state": surroundings, "versions": versions(), "sources": own_sources(),
+    })  # fmt: skip
 
 
 # --- why an entry is missing ------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from ..capture.frame.frame import Captured
+from ..capture.frame.captured import Captured
 from ..config import assembly_of
 from ..ir.card import H100, Card, usual
 from ..record import report
@@ -24,6 +24,7 @@ from ..record.diagnostics import make
 from ..rewrite.alignment import Compare
 from ..rewrite.layout import Measured, convolution_of
 from ..runtime.compile_graph import texts
+from .cache_keys import facts_of
 from .recorder import Run
 
 if TYPE_CHECKING:
@@ -71,8 +72,8 @@ def as_told(properties: Any) -> Card:
 
 
 def devices(captured: Captured) -> list[torch.device]:
-    values = (n.meta.get("val") for n in captured.module.graph.nodes)
-    return sorted({v.device for v in values if isinstance(v, torch.Tensor) and v.device.type == "cuda"}, key=str)
+    found = map(torch.device, facts_of(captured).devices)
+    return [device for device in found if device.type == "cuda"]
 
 
 def _architecture(run: Run) -> int:

@@ -26,20 +26,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from .. import torch_private
+from ..capture.frame.captured import GraphFacts
 from ..config import Config
 from ..ir.contracts.signature import SavedValue, Sharing, Signature
 from ..record import report
 from ..runtime.cache.contents import trim
 from ..runtime.cache.store import Cache, key_of
 from ..torch_private.fake_results import Layout
-from .cache_keys import Key, own_sources, versions, why_missing
+from .cache_keys import Key, frame_key, own_sources, versions, why_missing
 from .entries import Form, NotStorable
 
 if TYPE_CHECKING:
     from ..ir.contracts.source import Generated
 
 T = TypeVar("T")
-_KIND, _RESULTS, _KEYS, _SIZES = "graph", "results", "keys", ".sizes"
+_KIND, _RESULTS, _KEYS, _SIZES, _FRAME = "graph", "results", "keys", ".sizes", "frame"
+_FRAMES = 4  # entries of one code object that are kept
 _LIMIT = 2**20  # bytes of constants in one entry
 _TOLD = 8  # keys of one frame whose parts are kept
 
@@ -151,12 +153,54 @@ class GraphCache:
         return content
 
 
+class Frames:
+    """What the cache has of frames of one code object: the entries of the last few ways to call it, newest first."""
+
+    def __init__(self, cache: Cache, key: str, limit: int, on_diagnostic: Callable[[report.Diagnostic], None]) -> None:
+        self._cache, self._key, self._limit, self._say = cache, key, limit, on_diagnostic
+
+    @classmethod
+    def of(
+        cls, config: Config, code: types.CodeType, state: int, on_diagnostic: Callable[[report.Diagnostic], None]
+    ) -> Frames | None:
+        """None where something takes part in capturing that has no name."""
+        key = frame_key(code, state, config)
+        return cls(Cache.of(config), key, config.cache_limit, on_diagnostic) if key else None
+
+    def all(self) -> Iterator[dict[str, Any]]:
+        for number in range(_FRAMES):
+            data = self._cache.get(_FRAME, self._key, f".{number}")
+            self._told()
+            if data is None:
+                return
+            found = _read(data, dict)
+            if found is None:
+                self._cache.discard(self._cache.path(_FRAME, self._key, f".{number}"))
+            else:
+                yield found
+
+    def add(self, data: dict[str, Any]) -> None:
+        """Keeps ``data``, unless something in it is no plain data; over the oldest where there are many."""
+        free = (n for n in range(_FRAMES) if not self._cache.exists(_FRAME, self._key, f".{n}"))
+        with contextlib.suppress(NotStorable):
+            self._cache.put(_FRAME, self._key, _form().written(data), f".{next(free, _FRAMES - 1)}")
+        self._told()
+        trim(self._cache.root, self._limit)
+
+    def _told(self) -> None:
+        for diagnostic in self._cache.drain():
+            self._say(diagnostic)
+
+
 @functools.cache
 def _form() -> Form:
     from ..ir.contracts import signature, source
 
-    mine = (Entry, Program, Layout)
-    told = (report.Decision, report.MemoryStep, report.Operation, report.Stage, report.Line, report.Span)
+    mine = (Entry, Program, Layout, GraphFacts)
+    told = (
+        report.Decision, report.MemoryStep, report.Operation, report.Stage, report.Line, report.Span, report.Guard, report.Shape,
+        report.Tensor, report.Diagnostic, report.Frame, report.Fix, report.Edit,
+    )  # fmt: skip
     traced = (
         Signature, SavedValue, Sharing, signature.Result, signature.View, signature.Output, signature.Mutation, signature.Reshape,
         signature.Leaf, signature.Base, signature.Tangent,

@@ -12,9 +12,8 @@ from torch import fx
 
 from .. import torch_private
 from ..autograd.untraceable import Untraceable
-from ..capture.frame.frame import Captured
+from ..capture.frame.captured import Captured
 from ..capture.hook import _hook
-from ..capture.tracing.tracer import describe_tensor
 from ..config import changed_options
 from ..inputs import weightless
 from ..ir.contracts.signature import NOTHING_SHARED, Sharing, Signature
@@ -26,7 +25,7 @@ from ..runtime import memory
 from ..runtime.build import host_isa
 from ..runtime.gpu import triton_worker
 from . import gpu, programs
-from .cache_keys import Key, key_for
+from .cache_keys import Key, facts_of, key_for
 from .effects import with_effects
 from .graph_cache import GraphCache
 from .parts import Compiler, decided_by_data
@@ -48,10 +47,8 @@ def compile_graph(
     record = recorder.new_graph(captured, part_of)
     run = Run(captured, recorder, record)
     run.record("capture", "py", lambda: graph_text.show(captured.module.graph, f"graph{record.id}"))
-    output = next(n for n in captured.module.graph.nodes if n.op == "output").args[0]
-    record.outputs = tuple(
-        describe_tensor(n.meta["val"], captured.sizes) for n in output if hasattr(n.meta.get("val"), "stride")
-    )
+    facts = facts_of(captured)
+    record.outputs = facts.outputs
     if run.config.dump is not None or "all" in run.config.assembly:
         record.repro = _program(run)
     if recorder.programs is not None:
@@ -71,6 +68,7 @@ def compile_graph(
         return made
 
     in_parts = part_of is None and decided_by_data(captured)
+    captured.keepable &= not in_parts
     if run.config.weightless and run.target == "cpu" and _has_large_tensors(captured.module.graph):
         if not in_parts:  # whose sizes are known when it runs
             recorder.later(compiled)
@@ -123,9 +121,10 @@ def _compile(run: Run, lazy: frozenset[int] = frozenset()) -> Callable[..., Any]
     captured = run.captured
     if captured.sizes is not None and torch_private.depends_on_data(captured.sizes.env):
         raise Untraceable("it computes numbers or sizes from data, which kernels do not know beforehand")
-    if any(isinstance(n.meta.get("val"), torch.Generator) for n in captured.module.graph.nodes):
+    facts = facts_of(captured)
+    if facts.generators:
         raise Untraceable("it draws from generators of random numbers, which kernels do not")
-    if foreign := _foreign_devices(captured.module.graph):
+    if foreign := {torch.device(device).type for device in facts.devices} - _DEVICES:
         raise Untraceable(f"it has tensors on the device {min(foreign)}, for which no code is generated")
     if run.loops and len(gpus := gpu.devices(captured)) > 1:
         raise Untraceable(
@@ -169,10 +168,7 @@ def _compile(run: Run, lazy: frozenset[int] = frozenset()) -> Callable[..., Any]
     return sharing.by_sharing(ready, shared, find, compile_for, eagerly(captured))
 
 
-def _foreign_devices(graph: fx.Graph) -> set[str]:
-    """Types of the devices of a graph's tensors that no kernels are made for: ``meta`` tensors have no data."""
-    values = [n.meta.get("val") for n in graph.nodes]
-    return {v.device.type for v in values if isinstance(v, torch.Tensor)} - {"cpu", "cuda"}
+_DEVICES = {"cpu", "cuda"}  # kernels are made for tensors there: ``meta`` tensors, say, have no data
 
 
 def _freezing(traced: _Traced, run: Run) -> Callable[..., Any] | None:
@@ -245,7 +241,7 @@ def _trace(run: Run, shared: Sharing) -> _Traced:
             triton_worker.start()
         with run.stage("joint"):
             return joint_stage.trace(
-                captured.module,
+                captured.valued(),
                 captured.fakes,
                 grad_enabled=captured.grad_enabled,
                 sharing=shared,

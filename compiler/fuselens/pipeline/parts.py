@@ -22,7 +22,7 @@ from ..autograd.tracing.captured_nodes import may_write
 from ..autograd.untraceable import Untraceable
 from ..capture.bodies.higher_order import Operator
 from ..capture.breaks import Break
-from ..capture.frame.frame import Captured
+from ..capture.frame.captured import Captured
 from ..capture.hook import _hook, tensor_layout
 from ..capture.tracing import fake_calls
 from ..capture.tracing import sources as src

@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import live, torch_private
-from ..capture.frame.frame import Captured, Facts
+from ..capture.frame.captured import Captured, Facts
+from ..capture.program import marks, switches
 from ..capture.tracing.tracer import describe_tensor
 from ..config import Config, last_stage
 from ..inputs import recorded_inputs
 from ..record import logs, notices, report
 from ..record.diagnostics import make
 from . import graph_cache
+from .cache_keys import facts_of
 
 if TYPE_CHECKING:
     from ..inputs.graph_programs import GraphPrograms
@@ -57,6 +59,7 @@ class Recorder:
         self.values: NodeValues | None = None  # hears every node of its graphs, which run as they were captured
         self.programs: GraphPrograms | None = None  # writes its graphs as programs; they run as they were captured
         self.probed: list[tuple[list[report.KernelRun], Probe]] | None = None  # C++ units, for who times their kernels
+        self.keeps_frames = True  # False: its graphs go to a backend of the program's own
         self.seconds = 0.0
         self._later: list[Callable[[], object]] = []
         self._seen: set[Any] = set()
@@ -124,6 +127,24 @@ class Recorder:
 
     def capturing(self, code: types.CodeType) -> AbstractContextManager[None]:
         return graph_cache.capturing(self.config, code, self.on_diagnostic, self._on_new)
+
+    def kept(self, code: types.CodeType, state: int) -> graph_cache.Frames | None:
+        """What the cache has of frames of ``code``; None where each process captures them: where somebody wants to see how, or
+        the program says things about functions that a name does not tell."""
+        config = self.config
+        plain = config.backend == "fuselens" and not (
+            config.freezing or config.explore or config.weightless or config.guard_costs or config.until
+        )
+        seen = (
+            self.texts
+            or self.values is not None
+            or self.programs is not None
+            or not config.build
+            or not self.keeps_frames
+        )
+        if not plain or seen or logs.wanted("trace_source") or marks.are_hidden() or switches.SWITCH.error:
+            return None
+        return graph_cache.Frames.of(config, code, state, self.on_diagnostic)
 
     def _on_new(self) -> None:
         """A frame is captured of which the cache knows nothing: its kernels will have to be compiled."""
@@ -233,8 +254,8 @@ class Run:
     @functools.cached_property
     def target(self) -> str:
         """Where the graph's kernels run: on the GPU if any of its tensors are there."""
-        values = (n.meta.get("val") for n in self.captured.module.graph.nodes)
-        return "cuda" if any(isinstance(v, torch.Tensor) and v.device.type == "cuda" for v in values) else "cpu"
+        found = facts_of(self.captured).devices
+        return "cuda" if any(device.startswith("cuda") for device in found) else "cpu"
 
     @property
     def for_absent_gpu(self) -> bool:

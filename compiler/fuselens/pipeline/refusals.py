@@ -19,7 +19,7 @@ from ..torch_private import names as torch_names
 from .recorder import Run
 
 if TYPE_CHECKING:
-    from ..capture.frame.frame import Captured
+    from ..capture.frame.captured import Captured
     from ..inputs.node_values import NodeValues
 
 T = TypeVar("T")

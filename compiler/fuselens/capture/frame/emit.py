@@ -10,7 +10,6 @@ Here is the shape of that code: one method for each way in which a frame goes on
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import types
 import weakref
@@ -58,8 +57,8 @@ from .liveness import effects, iterators_in, live_names, shared_iterators
 from .rebuild import GATHERED, OUTPUTS, Rebuilder
 from .remaking import Kept
 from .replay import replay, store_cells
-from .resume_code import Resumes, body_start, cells_of, eager_code, resume_code
-from .resuming import END, RESUME_MARK, Retry, Tail, hand_on, next_or_end, run_tails
+from .resume_code import Resumes, body_start, cells_of, eager_retry, resume_code
+from .resuming import END, RESUME_MARK, Tail, hand_on, next_or_end, run_tails
 
 
 @dataclasses.dataclass(slots=True)
@@ -192,8 +191,7 @@ class Emitter:
         emit, tracer = self.code.emit, self.m.tracer
         free = cells_of(self.m.code)
         names = [name for name in self._parameters() if name not in free]
-        make = functools.partial(eager_code, names=tuple(names))
-        retry = Retry(weakref.ref(self.m.code), make, tracer.config.strict, tracer.graphs.writes())
+        retry = eager_retry(self.m.code, tuple(names), tracer.config.strict, tracer.graphs.writes())
         with self.code.landing(called) as exception:
             emit(emitters.prepare_call(emitters.load_const(retry)))
             emit(emitters.load_fast(exception))

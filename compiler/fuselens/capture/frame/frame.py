@@ -14,8 +14,8 @@ import re
 import threading
 import types
 from collections import Counter, defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -27,7 +27,7 @@ from ...ir.graphs.straight_line import straight_line
 from ...record import logs
 from ...record.diagnostics import as_line, make, raised
 from ...record.notices import FuselensWarning
-from ...record.report import Diagnostic, Guard, Shape, Span, Symbol
+from ...record.report import Diagnostic, Guard, Span, Symbol
 from ...system.collector import uncollected
 from ...torch_private import names as torch_names
 from .. import classify
@@ -44,6 +44,8 @@ from ..breaks import (
     named,
 )
 from ..hook import _hook, tensor_layout
+from ..kept import frames as kept
+from ..kept.names import Gone, Nameless
 from ..machine import Machine, remembering_code
 from ..program import marks, stance
 from ..program.switches import SWITCH
@@ -53,6 +55,7 @@ from ..tracing.symbols import INTEGER, FloatCompared, NotGuardable, Sizes, Sizes
 from ..tracing.tracer import Tracer
 from ..values.algebra import Constant, ContextExit, Lazy, SequenceValue, SymbolValue, TensorValue, TorchContext, Value
 from ..values.iterators import abandoned
+from .captured import Captured, EntryInfo, Facts
 from .emit import Emitter
 from .liveness import effects, live_values, needed_nodes
 from .mismatch import mismatch
@@ -69,39 +72,6 @@ if hasattr(os, "register_at_fork"):  # a forked process has no thread that would
 
 
 @dataclass(slots=True)
-class Captured:
-    """A captured graph on its way to the rest of the pipeline.
-
-    ``module``'s placeholders are ``inputs`` in order, its output is a flat tuple; ``fakes`` are the fake inputs.
-    """
-
-    module: fx.GraphModule
-    inputs: list[Any]  # tensors and integers
-    fakes: list[Any]
-    grad_enabled: bool
-    frame: str
-    span: Span | None
-    operations: int
-    fake_mode: Any
-    sizes: Sizes | None = None
-    resumable: bool = False  # a graph that raises AsWritten before it does anything is followed by its frame
-    owned: tuple[int, ...] = ()  # tensors that hang on modules: parameters and buffers
-    arguments: tuple[int, ...] = ()  # inputs that the caller passed as such, and that may therefore share memory
-    restored: tuple[int, ...] = ()  # inputs that it writes to before it checks values: a check that fails undoes that
-
-
-@dataclass(slots=True)
-class Facts:
-    """What one captured frame contributes to the report."""
-
-    frame: str
-    guards: list[Guard] = field(default_factory=list)
-    shapes: list[Shape] = field(default_factory=list)
-    symbols: list[Symbol] = field(default_factory=list)
-    codes: tuple[types.CodeType, types.CodeType] | None = None  # the frame's own, and what replaces it
-
-
-@dataclass(slots=True)
 class _Trace:
     """A frame's trace, up to its return or to the break ``found``; ``outputs`` are the nodes that leave its graph."""
 
@@ -109,14 +79,6 @@ class _Trace:
     machine: Machine
     outputs: list[fx.Node]
     found: Break | None
-
-
-@dataclass(slots=True)
-class EntryInfo:
-    """What is remembered of an entry to explain misses: its guards, by check index, and the texts of their nodes."""
-
-    guards: list[Guard]
-    texts: list[str]
 
 
 class Listener(Protocol):
@@ -127,6 +89,14 @@ class Listener(Protocol):
     def on_frame(self, facts: Facts) -> None: ...
     def on_call(self, code: types.CodeType, args: tuple[Any, ...]) -> None: ...
     def capturing(self, code: types.CodeType) -> contextlib.AbstractContextManager[None]: ...
+    def kept(self, code: types.CodeType, state: int) -> KeptFrames | None: ...
+
+
+class KeptFrames(Protocol):
+    """What the cache has of frames of one code object, as plain data."""
+
+    def all(self) -> Iterator[dict[str, Any]]: ...
+    def add(self, data: dict[str, Any]) -> None: ...
 
 
 CompileGraph = Callable[[Captured], Callable[[tuple[Any, ...]], Any]]
@@ -324,6 +294,8 @@ class FrameCompiler:
         """Static sizes at first; symbolic where the user named them, asked for them, or they changed."""
         data = self.config.capture_scalar_outputs or self.config.capture_dynamic_output_shape_ops
         if self.config.dynamic is not True and not self.variations[code].axes and not data:
+            if found := self._kept(function, code, args):
+                return found[0]
             try:
                 return self._capture_with(function, code, args, "static")
             except SizesChanged:
@@ -336,6 +308,47 @@ class FrameCompiler:
                 self.variations[code].exact_floats = True
                 return self._capture_without_data(function, code, args)
         return self._capture_with(function, code, args, "exact")
+
+    def _kept(
+        self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...]
+    ) -> tuple[_hook.Entry | None] | None:
+        """What another process made of the frame, if it serves for this call: its entry, or that there is nothing to compile."""
+        store = self.recorder.kept(code, torch_private.function_state())
+        if store is None:
+            return None
+        tensor_layout.ensure()
+        for data in store.all():
+            with torch_private.without_torch_function():
+                try:
+                    candidate = kept.Candidate(data, function, args)
+                    if not candidate.compiles:
+                        _hook.skip(code)
+                        return (None,)
+                    captured = candidate.captured(_first_span(code))
+                    entry = candidate.entry(None if captured is None else self.compile_graph(captured), self.resumes)
+                except Gone as why:
+                    log.debug("what was kept of %s does not serve: %s", code.co_qualname, why)
+                    continue
+            if captured is not None:
+                captured.inputs.clear()
+            candidate.remember(self.variations[code])
+            if data["breaks"] is not None:
+                self.recorder.on_break(data["breaks"])
+            self.recorder.on_frame(candidate.facts(entry))
+            return (entry,)
+        return None
+
+    def _keep(
+        self, made: kept.Made, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], tracer: Tracer,
+    ) -> None:  # fmt: skip
+        """Lets other processes have what was made of a frame."""
+        store = self.recorder.kept(code, tracer.torch_state.function_state)
+        if store is None or tracer.sizes is not None:
+            return
+        try:
+            store.add(kept.written(made, function, code, args, tracer, self.resumes))
+        except (Gone, Nameless) as why:
+            log.debug("%s is captured in each process: %s", code.co_qualname, why)
 
     def _capture_with(
         self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], sizes_are: str
@@ -357,12 +370,14 @@ class FrameCompiler:
         grad_enabled = torch.is_grad_enabled()
         trace = self._trace(function, code, args, sizes_are, function_state, traces)
         tracer, machine = trace.tracer, trace.machine
+        said = None
         if trace.found is not None:
-            self._record_break(trace.found, tracer, machine)
+            said = self._record_break(trace.found, tracer, machine)
         elif tracer.graphs.operations == 0 and code is not self.root and RESUME_MARK not in code.co_name:
             _hook.skip(code)
+            self._keep(kept.Made(None, Facts(code.co_name)), function, code, args, tracer)
             return None
-        graph = self._graph(tracer, machine, trace.outputs, grad_enabled)
+        graph, captured = self._graph(tracer, machine, trace.outputs, grad_enabled)
         emitter = Emitter(machine, trace.outputs, graph, len(tracer.graphs.inputs), self.resumes, grad_enabled)
         explore = self.config.explore
         replacement = emitter.returning(machine.result) if machine.result is not None else emitter.breaking(explore)
@@ -380,6 +395,8 @@ class FrameCompiler:
             costs = entry.guards.costs(function, args, 1000) or [None] * len(facts.guards)
             facts.guards = [dataclasses.replace(g, cost_ns=c) for g, c in zip(facts.guards, costs, strict=True)]
         self.recorder.on_frame(facts)
+        broke = self.resumes.origin(machine.program, machine.at)[1:] if machine.result is None else ()
+        self._keep(kept.Made(entry, facts, graph, captured, said, broke), function, code, args, tracer)
         return entry
 
     def _trace(
@@ -443,7 +460,7 @@ class FrameCompiler:
         tracer.root = machine
         return tracer, machine
 
-    def _record_break(self, found: Break, tracer: Tracer, machine: Machine) -> None:
+    def _record_break(self, found: Break, tracer: Tracer, machine: Machine) -> Diagnostic:
         if found.span is None:
             found.span, found.stack = machine.program.span(machine.instruction), machine.user_stack()
         n = tracer.graphs.operations
@@ -453,11 +470,14 @@ class FrameCompiler:
         if self.config.fullgraph or _break_is_error(tracer):
             raise GraphBreakError(diagnostic)
         self.recorder.on_break(diagnostic)
+        return diagnostic
 
-    def _graph(self, tracer: Tracer, machine: Machine, outputs: list[fx.Node], grad_enabled: bool) -> Any:
-        """The compiled graph; None when nothing was captured."""
+    def _graph(
+        self, tracer: Tracer, machine: Machine, outputs: list[fx.Node], grad_enabled: bool
+    ) -> tuple[Any, Captured | None]:
+        """The compiled graph and what it was compiled of; None when nothing was captured."""
         if tracer.graphs.operations == 0 and not outputs:
-            return None
+            return None, None
         span, tracer.span = tracer.span, None  # what the stages decide, no line of the program forces
         if torch.is_grad_enabled() != grad_enabled:
             node = tracer.graphs.current.call_function(torch_private.SET_GRAD_ENABLED, (grad_enabled,))
@@ -466,7 +486,7 @@ class FrameCompiler:
         tracer.graphs.current.output(tuple(outputs)).meta["span"] = span
         module = torch_private.graph_module(torch.nn.Module(), tracer.graphs.current)
         if tracer.graphs.operations == 0:  # numbers only
-            return _hook.disabled(straight_line(module))
+            return _hook.disabled(straight_line(module)), None
         captured = Captured(
             module=module,
             inputs=[t for _, t in tracer.graphs.inputs],
@@ -490,13 +510,16 @@ class FrameCompiler:
             ),
             restored=tuple(sorted(tracer.restored)),
         )
+        asked = bool(tracer.torch_state.outer_modes) or any(torch_private.asks_class(t) for t in captured.inputs)
+        calls = any(isinstance(n.target, wrappers.Called) for n in module.graph.nodes)
+        captured.keepable = not asked and not calls and all(isinstance(t, torch.Tensor) for t in captured.inputs)
         compiled = self.compile_graph(captured)
-        if tracer.torch_state.outer_modes or any(torch_private.asks_class(given) for given in captured.inputs):
+        if asked:
             compiled = _hook.disabled(torch_private.plainly(compiled))
-        if any(isinstance(n.target, wrappers.Called) for n in module.graph.nodes):
+        if calls:
             compiled = _hook.disabled(compiled)  # the code of the classes runs in it, unless it was traced
         captured.inputs.clear()  # a backward that is yet to be compiled keeps `captured`, and must not keep these alive
-        return compiled
+        return compiled, captured
 
 
 def _surrounded_by() -> str | None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..bytecode import emitters as emitters
@@ -20,7 +21,10 @@ from ..hook import _hook
 from ..machine import Machine, Program, program
 from ..values.iterators import Recipe, restored
 from .break_shapes import RETURNS, Slot
-from .resuming import OWN_MARK, RESUME_MARK
+from .resuming import OWN_MARK, RESUME_MARK, Retry
+
+Place = tuple[int, tuple[Slot, ...], tuple[str, ...]]
+"""Where a resume function starts in the code that it resumes, with which stack and which variables."""
 
 
 class Resumes:
@@ -33,6 +37,12 @@ class Resumes:
         self._kept: list[types.CodeType] = []
         self._families: dict[int, list[types.CodeType]] = {}
         self._passed: set[Any] = set()
+        self._places: dict[int, Place] = {}
+
+    def whole(self, program: Program) -> Program:
+        """The code that a resume function is of; other code itself."""
+        found = self._origins.get(id(program.code))
+        return program if found is None else found[0]
 
     def origin(self, program: Program, index: int) -> tuple[Program, int]:
         """The code and instruction that the instruction ``index`` of a resume function is a copy of."""
@@ -44,23 +54,35 @@ class Resumes:
     def repeats(self, machine: Machine) -> bool:
         """Whether the frame, a resume function, breaks where the code it resumes broke before: in a loop."""
         program, index = self.origin(machine.program, machine.at)
+        return self.broke(program, index) and machine.program is not program
+
+    def broke(self, program: Program, index: int) -> bool:
+        """Notes a break at an instruction; whether there was one before."""
         key = (id(program.code), index)
-        repeated = key in self._passed and machine.program is not program
+        before = key in self._passed
         self._passed.add(key)
-        return repeated
+        return before
 
     def code(self, machine: Machine, target: Instruction, slots: list[Slot], names: list[str]) -> types.CodeType:
         """Code that starts at ``target`` (of the machine's program) with the given stack and variables."""
-        program, index = self.origin(machine.program, machine.program.index[id(target)])
+        return self.at(*self.origin(machine.program, machine.program.index[id(target)]), slots, names)
+
+    def at(self, program: Program, index: int, slots: Sequence[Slot], names: Sequence[str]) -> types.CodeType:
+        """Code that starts at the instruction ``index`` of code that is no resume function."""
         key = (id(program.code), index, tuple(slots), tuple(names))
         made = self._made.get(key)
         if made is None:
-            made, copied = resume_code(program, program.instructions[index], slots, names)
+            made, copied = resume_code(program, program.instructions[index], list(slots), list(names))
             self._made[key] = made
+            self._places[id(made)] = index, tuple(slots), tuple(names)
             self._origins[id(made)] = (program, copied)
             self._kept += [made, program.code]
             self.family(program).append(made)
         return made
+
+    def place(self, code: types.CodeType) -> Place | None:
+        """What :meth:`at` was given for a resume function; None for other code."""
+        return self._places.get(id(code))
 
     def is_root(self, program: Program) -> bool:
         """Whether the code is no resume function that was made here."""
@@ -111,6 +133,11 @@ def resume_code(
         co_flags=flags, co_name=f"{base}{RESUME_MARK}{line}", co_qualname=f"{qualified}{RESUME_MARK}{line}",
     )  # fmt: skip
     return made, {len(out) + n: index for n, index in enumerate(kept)}
+
+
+def eager_retry(code: types.CodeType, names: tuple[str, ...], strict: bool, writes: bool) -> Retry:
+    """What runs a frame of ``code`` eagerly whose graph raised. The replacement that holds it is kept by the code itself."""
+    return Retry(weakref.ref(code), eager_code, names, strict, writes)
 
 
 def eager_code(code: types.CodeType, names: tuple[str, ...]) -> types.CodeType:

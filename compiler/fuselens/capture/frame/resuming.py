@@ -71,20 +71,27 @@ class Retry:
     check of values failed: what it wrote before that is undone.
     """
 
-    __slots__ = ("_code", "_make", "_original", "_strict", "_writes")
+    __slots__ = ("_code", "_make", "_names", "_original", "_strict", "_writes")
 
     def __init__(
         self,
         original: Callable[[], types.CodeType | None],
-        make: Callable[[types.CodeType], types.CodeType],
+        make: Callable[[types.CodeType, tuple[str, ...]], types.CodeType],
+        names: tuple[str, ...],
         strict: bool,
         writes: bool,
     ) -> None:
-        self._original = original  # weakly: the replacement that holds this is kept by the code itself
+        self._original = original
         self._make = make
+        self._names = names
         self._strict = strict
         self._writes = writes
         self._code: types.CodeType | None = None
+
+    @property
+    def parts(self) -> tuple[tuple[str, ...], bool, bool]:
+        """Its arguments, ``strict`` and ``writes``."""
+        return self._names, self._strict, self._writes
 
     def __call__(self, error: BaseException, closure: tuple[types.CellType, ...], *args: Any) -> Any:
         wanted, failed_check = isinstance(error, AsWritten), torch_private.is_failed_check(error)
@@ -97,7 +104,7 @@ class Retry:
             original = self._original()
             if original is None:
                 raise error
-            self._code = self._make(original)
+            self._code = self._make(original, self._names)
         function = types.FunctionType(self._code, sys._getframe(1).f_globals, None, None, closure)
         if failed_check:  # it is about to raise: nothing more is compiled for that
             return _hook.disabled(function)(*args)

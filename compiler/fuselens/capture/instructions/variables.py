@@ -175,6 +175,7 @@ def _load_global(m: Machine, name: str) -> None:
         if m.program.fixed and isinstance(
             found, (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
         ):
+            m.tracer.take(m.globals, name, found)
             m.push(FunctionValue(found, None) if type(found) is types.FunctionType else Known(found))
             return
         m.push(m.tracer.lazy(found, src.dict_item(m.globals_source, name, name)))

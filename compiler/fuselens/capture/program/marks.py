@@ -47,3 +47,9 @@ def add_polyfill(original: Callable[..., Any], function: types.FunctionType) -> 
 def polyfill(original: Any) -> types.FunctionType | None:
     found = _polyfills.get(id(original))
     return found[1] if found is not None else None
+
+
+def are_hidden() -> bool:
+    """Whether a program has said something that :func:`mark_of` of a function or class does not tell."""
+    marked = (found() if type(found) is weakref.ref else found for found, _ in list(_marks.values()))
+    return bool(_polyfills) or any(not issubclass(type(obj), (types.FunctionType, type)) for obj in marked)

@@ -9,6 +9,7 @@ nodes (:meth:`Tracer.call`), running each once on fake tensors to learn dtypes a
 from __future__ import annotations
 
 import operator
+import types
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +78,9 @@ class Tracer:
         self.steps = 0  # instructions run so far, in all frames
         self.told_line: tuple[str, int] | None = None  # the last that the log was told of
         self.takes_scalars = False  # a number taken from a tensor may stay in the graph
+        self.inlined: dict[int, types.CodeType] = {}  # code that was run, but for libraries', by id
+        # what was read of modules and classes without a guard, by id of that and name: nothing changes it in a process
+        self.taken: dict[tuple[int, str], tuple[Any, Any]] = {}
         self.restored: set[int] = set()  # inputs that the graph writes to before it checks values
         self.span: Span | None = None  # of the instruction being executed, in user code
 
@@ -111,6 +115,11 @@ class Tracer:
             variation.integers.setdefault(text, set()).add(value)
         for text, value in self.objects.floats.items():
             variation.floats.setdefault(text, set()).add(value)
+
+    def take(self, owner: Any, name: str, found: Any) -> Any:
+        """``found``, which ``owner`` has under a name, and which is not guarded."""
+        self.taken[id(owner), name] = owner, found
+        return found
 
     def release(self) -> None:
         """Drops what refers back to the tracer, so that a capture leaves no reference cycles."""

@@ -89,6 +89,8 @@ def _member_of(m: Machine, kind: type, name: str, after: type | None) -> tuple[t
             else src.instance_dict(src.constant(cls, cls.__qualname__))
         )
         if name in cls.__dict__:
+            if namespace is None:
+                m.tracer.take(cls, name, cls.__dict__[name])
             return cls, namespace and src.dict_item(namespace, name, f"{cls.__qualname__}.{name}")
         if namespace is not None:
             m.tracer.guard(
@@ -381,12 +383,12 @@ def _of_module(m: Machine, module: types.ModuleType, source: src.Source | None, 
     base = source or src.constant(module, module.__name__)
     if name not in vars(module):
         if type(module) is types.ModuleType:
-            return static_value(found)
+            return static_value(m.tracer.take(module, name, found))
         return m.use(m.tracer.lazy(found, src.generic_attribute(base, name)))  # of a class of its own
     if classify.is_library_module(module.__name__) and (
         type(found) in CONSTANT_TYPES or isinstance(found, (type, types.ModuleType)) or callable(found)
     ):
-        return static_value(found)
+        return static_value(m.tracer.take(module, name, found))
     return m.use(m.tracer.lazy(found, src.attribute(base, name)))
 
 

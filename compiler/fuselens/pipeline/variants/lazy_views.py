@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ... import torch_private
-from ...capture.frame.frame import Captured
+from ...capture.frame.captured import Captured
 
 Turn = tuple[Callable[[torch.Tensor], torch.Tensor], ...]
 
@@ -43,6 +43,7 @@ def turned(inputs: Sequence[Any], turns: Mapping[int, Turn]) -> tuple[Any, ...]:
 
 def in_memory(captured: Captured, turns: Mapping[int, Turn]) -> Captured | None:
     """The graph of inputs as they lie in memory. None where it returns one of the inputs, which is an object of its own."""
+    captured.valued()
     module = torch_private.graph_module(captured.module, copy.deepcopy(captured.module.graph))
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     (output,) = (n for n in module.graph.nodes if n.op == "output")
@@ -64,4 +65,6 @@ def in_memory(captured: Captured, turns: Mapping[int, Turn]) -> Captured | None:
     module.recompile()
     with torch.enable_grad():
         inputs = turned(captured.inputs, turns)
-    return dataclasses.replace(captured, module=module, inputs=list(inputs), fakes=list(fakes))
+    return dataclasses.replace(
+        captured, module=module, inputs=list(inputs), fakes=list(fakes), facts=None, keepable=False
+    )

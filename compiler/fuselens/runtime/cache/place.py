@@ -30,7 +30,7 @@ SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
 TAG_TEXT = SIGNATURE + b"\n# This folder is a cache that fuselens made: `fuselens cache clear` empties it.\n"
 KINDS = {  # what entries are called: <kind>/<two digits>/<forty digits><suffix>
     "graph": (".forward", ".backward", ".sizes"), "results": ("",), "cpp": (".so",), "cubin": ("",), "measured": (".json",),
-    "inputs": (".json",), "keys": (".json",), "live": (),
+    "inputs": (".json",), "keys": (".json",), "frame": (".0", ".1", ".2", ".3"), "live": (),
 }  # fmt: skip
 SHARED = frozenset({"graph", "results", "cpp", "cubin"})  # measured times and recorded inputs stay where they were made
 SCRATCH = re.compile(r"\.making-[a-z0-9_]{8}")  # private folders, in which entries are made

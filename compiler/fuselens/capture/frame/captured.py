@@ -1,0 +1,76 @@
+"""What a captured frame hands on: its graph to the rest of the pipeline, and what the report is told."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import fx
+
+from ...record.report import Guard, Shape, Span, Symbol, Tensor
+from ..tracing.symbols import Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class GraphFacts:
+    """What is asked of a captured graph's nodes: what it returns, the devices of its tensors, whether generators of random
+    numbers are among its values, and what names it, and where each node stands, in another process ("": ``why`` nothing does)."""
+
+    outputs: tuple[Tensor, ...]
+    devices: tuple[str, ...]
+    generators: bool
+    digest: str
+    why: str = ""
+
+
+@dataclass(slots=True)
+class Captured:
+    """A captured graph on its way to the rest of the pipeline.
+
+    ``module``'s placeholders are ``inputs`` in order, its output is a flat tuple; ``fakes`` are the fake inputs.
+    """
+
+    module: fx.GraphModule
+    inputs: list[Any]  # tensors and integers
+    fakes: list[Any]
+    grad_enabled: bool
+    frame: str
+    span: Span | None
+    operations: int
+    fake_mode: Any
+    sizes: Sizes | None = None
+    resumable: bool = False  # a graph that raises AsWritten before it does anything is followed by its frame
+    owned: tuple[int, ...] = ()  # tensors that hang on modules: parameters and buffers
+    arguments: tuple[int, ...] = ()  # inputs that the caller passed as such, and that may therefore share memory
+    facts: GraphFacts | None = None
+    pending: Callable[[], None] | None = None  # gives the nodes their values, where they do not have them yet
+    keepable: bool = False  # another process would make the same of it
+    restored: tuple[int, ...] = ()  # inputs that it writes to before it checks values: a check that fails undoes that
+
+    def valued(self) -> fx.GraphModule:
+        """The graph, whose nodes know their values."""
+        if self.pending is not None:
+            fill, self.pending = self.pending, None
+            fill()
+        return self.module
+
+
+@dataclass(slots=True)
+class Facts:
+    """What one captured frame contributes to the report."""
+
+    frame: str
+    guards: list[Guard] = field(default_factory=list)
+    shapes: list[Shape] = field(default_factory=list)
+    symbols: list[Symbol] = field(default_factory=list)
+    codes: tuple[types.CodeType, types.CodeType] | None = None  # the frame's own, and what replaces it
+
+
+@dataclass(slots=True)
+class EntryInfo:
+    """What is remembered of an entry to explain misses: its guards, by check index, and the texts of their nodes."""
+
+    guards: list[Guard]
+    texts: list[str]

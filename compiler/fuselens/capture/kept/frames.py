@@ -1,0 +1,332 @@
+"""An entry of a frame as plain data: the guards, the code that replaces the frame's, its graph, and what the report is told.
+
+Guards compare objects, and another process has others. Those with a name are found by it. The code of a function is whatever
+the guarded function has there, if it is the same to the last instruction. Then the guards are checked for the call at hand: an
+entry serves where all pass, as in the process that made it. What a trace takes from libraries without a guard, because nothing
+changes it while a process runs, is compared as well: a program may have put something else in its place beforehand.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ... import torch_private
+from ..frame.captured import Captured, EntryInfo, Facts
+from ..frame.remaking import Kept
+from ..frame.resume_code import Resumes, eager_retry
+from ..frame.resuming import Retry
+from ..hook import _hook
+from ..machine import program
+from ..program import marks
+from ..tracing.symbols import Variation
+from ..tracing.tracer import Tracer
+from . import graphs
+from .names import Gone, Nameless, Reader, Writer, described, fingerprint
+
+_CODE_FIELDS = (
+    "co_code", "co_names", "co_varnames", "co_cellvars", "co_freevars", "co_stacksize", "co_flags", "co_linetable",
+    "co_exceptiontable", "co_nlocals", "co_name", "co_qualname",
+)  # fmt: skip
+
+
+class Codes:
+    """The code objects that an entry may refer to: the frame's own, those of guarded functions, and what is inside of them."""
+
+    def __init__(self, own: types.CodeType, guarded: Sequence[types.CodeType]) -> None:
+        self._roots = [own, *guarded]
+
+    def path(self, code: types.CodeType) -> tuple[int, ...] | None:
+        """Which of them ``code`` is."""
+        for number, root in enumerate(self._roots):
+            for path, found in _inside(root):
+                if found is code:
+                    return number, *path
+        return None
+
+    def at(self, number: int, *path: int) -> types.CodeType:
+        code = self._roots[number]
+        for step in path:
+            code = code.co_consts[step]
+        return code
+
+
+def _inside(code: types.CodeType) -> Iterator[tuple[tuple[int, ...], types.CodeType]]:
+    yield (), code
+    for i, constant in enumerate(code.co_consts):
+        if type(constant) is types.CodeType:
+            yield from (((i, *path), found) for path, found in _inside(constant))
+
+
+# --- guards -----------------------------------------------------------------------------------------------------
+
+
+def written_guards(
+    guards: _hook.Guards, function: types.FunctionType, args: tuple[Any, ...]
+) -> tuple[dict[str, Any], list[types.CodeType]]:
+    """A guard program that holds for a call, and the code objects of functions that it compares. Raises Nameless."""
+    write = Writer()
+    owners = [guards.nodes[node][0] for node, kind, *operands in guards.checks if _compares_code(kind, operands)]
+    functions = iter(_at(guards.nodes, owners, function, args))
+    codes: list[types.CodeType] = []
+    checks = []
+    for node, kind, *operands in guards.checks:
+        if kind == _hook.ID_IS:
+            raise Nameless("an object known by its address")
+        if _compares_code(kind, operands):
+            codes.append(operands[0])
+            checks.append((node, kind, ("code", fingerprint(operands[0]), marks.mark_of(next(functions)))))
+        elif kind == _hook.IS:
+            checks.append((node, kind, write(operands[0]), _mark(operands[0])))
+        else:
+            checks.append((node, kind, *map(write, operands)))
+    nodes = [(parent, kind, write(key)) for parent, kind, key in guards.nodes]
+    return {"nodes": nodes, "checks": checks, "gather": list(guards.gather)}, codes
+
+
+def read_guards(
+    data: Mapping[str, Any], function: types.FunctionType, args: tuple[Any, ...]
+) -> tuple[_hook.Guards, list[types.CodeType], tuple[Any, ...]]:
+    """The guard program, the code objects that it compares, and what it gathers for the call. Raises Gone where it does not
+    hold for it."""
+    find = Reader()
+    nodes = [(parent, kind, find(key)) for parent, kind, key in data["nodes"]]
+    functions = iter(_at(nodes, [nodes[node][0] for node, _, *o in data["checks"] if _is_code(o)], function, args))
+    checks, codes = [], []
+    for node, kind, *operands in data["checks"]:
+        if _is_code(operands):
+            owner, (_, before, mark) = next(functions), operands[0]
+            code = getattr(owner, "__code__", None) if type(owner) is types.FunctionType else None
+            if code is None or fingerprint(code) != before or marks.mark_of(owner) != mark:
+                raise Gone("a function is another")
+            codes.append(code)
+            checks.append((node, kind, code))
+        elif kind == _hook.IS:
+            obj = find(operands[0])
+            if _mark(obj) != operands[1]:
+                raise Gone("what the program says of a function is another")
+            checks.append((node, kind, obj))
+        else:
+            checks.append((node, kind, *map(find, operands)))
+    guards = _hook.Guards(nodes, checks, data["gather"])
+    holds, failed, gathered = guards.check(function, args)
+    if not holds:
+        raise Gone(
+            f"check {failed} does not hold: {checks[failed] if failed < len(checks) else 'an object is missing'}"
+        )
+    return guards, codes, gathered or ()
+
+
+def _at(
+    nodes: Sequence[_hook.Node], wanted: Sequence[int], function: types.FunctionType, args: tuple[Any, ...]
+) -> Sequence[Any]:
+    """The objects at some nodes. Raises Gone where one is missing."""
+    different = list(dict.fromkeys(wanted))
+    found = _hook.Guards(nodes, (), different).check(function, args)[2] if different else ()
+    if found is None:
+        raise Gone("a function")
+    at = dict(zip(different, found, strict=True))
+    return [at[node] for node in wanted]
+
+
+def _compares_code(kind: int, operands: Sequence[Any]) -> bool:
+    return kind == _hook.IS and type(operands[0]) is types.CodeType
+
+
+def _mark(obj: Any) -> str | None:
+    """What the program says of an object that a guard compares."""
+    known = obj() if type(obj) is weakref.ref else obj
+    return marks.mark_of(known) if issubclass(type(known), (types.FunctionType, type)) else None
+
+
+def _is_code(operands: Sequence[Any]) -> bool:
+    return bool(operands) and type(operands[0]) is tuple and operands[0][:1] == ("code",)
+
+
+def written_taken(taken: Mapping[tuple[int, str], tuple[Any, Any]]) -> list[tuple[Any, ...]]:
+    """What a trace took of modules and classes without a guard."""
+    write = Writer()
+    return [(write(owner), name, described(found), _mark(found)) for (_, name), (owner, found) in taken.items()]
+
+
+def compare_taken(data: Sequence[tuple[Any, ...]]) -> None:
+    """Raises Gone where one of them is another now."""
+    find = Reader()
+    for owner, name, before, mark in data:
+        found = find(owner)
+        space = found if type(found) is dict else vars(found)
+        if name not in space or described(space[name]) != before or _mark(space[name]) != mark:
+            raise Gone(f"{name} is another")
+
+
+# --- code -------------------------------------------------------------------------------------------------------
+
+
+def written_code(
+    code: types.CodeType, replacement: types.CodeType, graph: Any, codes: Codes, resumes: Resumes
+) -> dict[str, Any]:
+    """The code that replaces ``code``, in which ``graph`` is the compiled graph. Raises Nameless."""
+    family = resumes.family(resumes.whole(program(code)))
+
+    def special(obj: Any) -> tuple[Any, ...] | None:
+        if graph is not None and obj is graph:
+            return ("graph",)
+        kind = type(obj)
+        if kind is types.CodeType:
+            resumed = resumes.place(obj)
+            path = None if resumed is not None else codes.path(obj)
+            if resumed is None and path is None:
+                raise Nameless(f"the code of {obj.co_qualname}")
+            return ("resumed", *map(write, resumed)) if resumed is not None else ("inside", *(path or ()))
+        if kind is Retry:
+            return ("retry", *map(write, obj.parts))
+        if kind is Kept and obj.value is family:
+            return ("family",)
+        return None
+
+    write = Writer(special)
+    return {
+        "fields": {name: getattr(replacement, name) for name in _CODE_FIELDS},
+        "constants": [write(c) for c in replacement.co_consts],
+    }
+
+
+def read_code(
+    data: Mapping[str, Any], code: types.CodeType, graph: Any, codes: Codes, resumes: Resumes
+) -> types.CodeType:  # fmt: skip
+    """The code that replaces ``code``. Raises Gone."""
+    whole = resumes.whole(program(code))
+    find = Reader({
+        "graph": lambda: graph,
+        "family": lambda: Kept(resumes.family(whole)),
+        "inside": codes.at,
+        "resumed": lambda *parts: resumes.at(whole, *map(find, parts)),
+        "retry": lambda *parts: eager_retry(code, *map(find, parts)),
+    })  # fmt: skip
+    fields = {name: tuple(v) if type(v) is list else v for name, v in data["fields"].items()}
+    return code.replace(**fields, co_consts=tuple(map(find, data["constants"])))
+
+
+# --- entries ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What capturing a frame has made: its entry and the compiled graph in that, with what the graph was compiled of, where
+    the frame breaks, and what the report was told. Without an entry there was nothing to compile."""
+
+    entry: _hook.Entry | None
+    facts: Facts
+    graph: Any = None
+    captured: Captured | None = None
+    breaks: Any = None  # the diagnostic
+    broke: tuple[int, ...] = ()  # the instruction, of the code that is resumed
+
+
+def written(
+    made: Made, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], tracer: Tracer, resumes: Resumes
+) -> dict[str, Any]:  # fmt: skip
+    """What was made of a frame in a call that has not run yet, as plain data. Raises Nameless."""
+    guards = tracer.guards.build() if made.entry is None else made.entry.guards
+    guard_data, guarded = written_guards(guards, function, args)
+    codes = Codes(code, guarded)
+    for inlined in tracer.inlined.values():
+        if codes.path(inlined) is None and resumes.place(inlined) is None:
+            raise Nameless(f"{inlined.co_qualname}, which no guard compares")
+    data: dict[str, Any] = {"guards": guard_data, "taken": written_taken(tracer.taken)}
+    if made.entry is None:
+        return data
+    history = Variation()
+    tracer.remember(history)
+    return data | {
+        "texts": tracer.guards.texts,
+        "records": tracer.guards.records,
+        "code": written_code(code, made.entry.code, made.graph, codes, resumes),
+        "slot": made.entry.gather_slot,
+        "graph": None if made.captured is None else _written_graph(made.captured),
+        "breaks": made.breaks,
+        "broke": made.broke,
+        "shapes": made.facts.shapes,
+        "history": [
+            {name: list(found) for name, found in values.items()}
+            for values in (history.sizes, history.integers, history.floats)
+        ],
+    }
+
+
+def _written_graph(captured: Captured) -> dict[str, Any]:
+    if not captured.keepable or captured.facts is None or not captured.facts.digest:
+        raise Nameless("the graph")
+    return {
+        "nodes": graphs.written(captured.module.graph),
+        "facts": captured.facts,
+        "operations": captured.operations,
+        "grad_enabled": captured.grad_enabled,
+        "owned": captured.owned,
+        "arguments": captured.arguments,
+        "restored": captured.restored,
+        "inputs": len(captured.fakes),
+    }
+
+
+class Candidate:
+    """One entry that was kept, read for a call. Raises Gone where it does not serve."""
+
+    def __init__(self, data: Mapping[str, Any], function: types.FunctionType, args: tuple[Any, ...]) -> None:
+        self.data = data
+        self.guards, guarded, self._gathered = read_guards(data["guards"], function, args)
+        compare_taken(data["taken"])
+        self._code = function.__code__
+        self._codes = Codes(self._code, guarded)
+
+    @property
+    def compiles(self) -> bool:
+        """Whether there is something to compile in the frame."""
+        return "code" in self.data
+
+    def captured(self, span: Any) -> Captured | None:
+        """The graph, for the inputs of the call; None where the frame has none."""
+        data = self.data["graph"]
+        if data is None:
+            return None
+        inputs = list(self._gathered[: data["inputs"]])
+        mode = torch_private.fake_mode()
+        fakes = [torch_private.fake_static(mode, t) for t in inputs]
+        graph = graphs.read(data["nodes"])
+        for node, fake in zip((n for n in graph.nodes if n.op == "placeholder"), fakes, strict=True):
+            node.meta["val"] = fake
+        module = torch_private.graph_module(torch.nn.Module(), graph)
+        grad = data["grad_enabled"]
+        return Captured(
+            module=module, inputs=inputs, fakes=fakes, grad_enabled=grad, frame=self._code.co_name, span=span,
+            operations=data["operations"], fake_mode=mode, resumable=True, owned=tuple(data["owned"]),
+            arguments=tuple(data["arguments"]), facts=data["facts"], keepable=True, restored=tuple(data["restored"]),
+            pending=graphs.filling(module, fakes, mode, grad),
+        )  # fmt: skip
+
+    def entry(self, graph: Any, resumes: Resumes) -> _hook.Entry:
+        """The entry, in which ``graph`` is the compiled graph."""
+        data = self.data
+        replacement = read_code(data["code"], self._code, graph, self._codes, resumes)
+        if data["broke"]:
+            resumes.broke(resumes.whole(program(self._code)), *data["broke"])
+        entry = _hook.Entry(self.guards, replacement, data["slot"])
+        entry.info = EntryInfo(data["records"], data["texts"])
+        return entry
+
+    def facts(self, entry: _hook.Entry) -> Facts:
+        codes = self._code, entry.code
+        return Facts(self._code.co_name, list(self.data["records"]), list(self.data["shapes"]), codes=codes)
+
+    def remember(self, variation: Variation) -> None:
+        """Notes the sizes and numbers that this was compiled for."""
+        for known, found in zip(
+            (variation.sizes, variation.integers, variation.floats), self.data["history"], strict=True
+        ):
+            for name, values in found.items():
+                known.setdefault(name, set()).update(values)  # type: ignore[attr-defined]
