@@ -122,7 +122,8 @@ def frame_key(code: types.CodeType, state: int, config: Config) -> str:
         return ""
     return key_of({
         "code": fingerprint(code), "functions": int(state), "grad": torch.is_grad_enabled(), "config": capture_key(config),
-        "state": surroundings, "versions": versions(), "sources": own_sources(),
+        "state": surroundings, "versions": versions(), "sources": own_sources(), "machine": [platform.machine(), machine()],
+        "cards": torch.cuda.device_count() if torch.version.cuda else 0,
     })  # fmt: skip
 
 

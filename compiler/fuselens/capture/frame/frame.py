@@ -395,7 +395,7 @@ class FrameCompiler:
             costs = entry.guards.costs(function, args, 1000) or [None] * len(facts.guards)
             facts.guards = [dataclasses.replace(g, cost_ns=c) for g, c in zip(facts.guards, costs, strict=True)]
         self.recorder.on_frame(facts)
-        broke = self.resumes.origin(machine.program, machine.at)[1:] if machine.result is None else ()
+        broke = self.resumes.origin(machine.program, machine.at) if machine.result is None else None
         self._keep(kept.Made(entry, facts, graph, captured, said, broke), function, code, args, tracer)
         return entry
 

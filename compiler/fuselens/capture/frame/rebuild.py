@@ -329,6 +329,8 @@ def _items(value: SequenceValue | DictValue, r: Rebuilder) -> None:
 @build.register
 def _(value: SetValue, r: Rebuilder) -> None:
     """The set, with the same order of iteration, which depends on how it came to be."""
+    if not value.is_ordered_by_value:
+        r.tracer.differs = "the order of a set"
     if not value.ordered and len(value.items) > 1:
         if value.origin is None or any(len(o.steps) != n for o, n in value.origin[1]):
             raise _no_order()

@@ -23,8 +23,8 @@ from ..values.iterators import Recipe, restored
 from .break_shapes import RETURNS, Slot
 from .resuming import OWN_MARK, RESUME_MARK, Retry
 
-Place = tuple[int, tuple[Slot, ...], tuple[str, ...]]
-"""Where a resume function starts in the code that it resumes, with which stack and which variables."""
+Place = tuple[Program, int, tuple[Slot, ...], tuple[str, ...]]
+"""Where a resume function starts, in the code that it is a copy of, with which stack and which variables."""
 
 
 class Resumes:
@@ -68,13 +68,13 @@ class Resumes:
         return self.at(*self.origin(machine.program, machine.program.index[id(target)]), slots, names)
 
     def at(self, program: Program, index: int, slots: Sequence[Slot], names: Sequence[str]) -> types.CodeType:
-        """Code that starts at the instruction ``index`` of code that is no resume function."""
+        """Code that starts at the instruction ``index`` of a program."""
         key = (id(program.code), index, tuple(slots), tuple(names))
         made = self._made.get(key)
         if made is None:
             made, copied = resume_code(program, program.instructions[index], list(slots), list(names))
             self._made[key] = made
-            self._places[id(made)] = index, tuple(slots), tuple(names)
+            self._places[id(made)] = program, index, tuple(slots), tuple(names)
             self._origins[id(made)] = (program, copied)
             self._kept += [made, program.code]
             self.family(program).append(made)

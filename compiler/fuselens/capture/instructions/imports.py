@@ -30,6 +30,7 @@ def _import_name(m: Machine, name: str) -> None:
     for submodule in wanted[1:]:
         if submodule not in sys.modules and not hasattr(module, submodule.rpartition(".")[2]):
             raise Break("FL105", what=f"import of {submodule}", why="the module is not imported yet, or is missing")
+    m.tracer.imported.update(name for name in wanted if name in sys.modules)
     m.push(Known(module if names else sys.modules[absolute if level else absolute.partition(".")[0]]))
 
 

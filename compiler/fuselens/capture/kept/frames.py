@@ -8,6 +8,7 @@ changes it while a process runs, is compared as well: a program may have put som
 
 from __future__ import annotations
 
+import sys
 import types
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,9 +21,9 @@ from ... import torch_private
 from ..frame.captured import Captured, EntryInfo, Facts
 from ..frame.remaking import Kept
 from ..frame.resume_code import Resumes, eager_retry
-from ..frame.resuming import Retry
+from ..frame.resuming import END, Retry
 from ..hook import _hook
-from ..machine import program
+from ..machine import Program, program
 from ..program import marks
 from ..tracing.symbols import Variation
 from ..tracing.tracer import Tracer
@@ -176,13 +177,17 @@ def written_code(
     def special(obj: Any) -> tuple[Any, ...] | None:
         if graph is not None and obj is graph:
             return ("graph",)
+        if obj is END:
+            return ("end",)
         kind = type(obj)
         if kind is types.CodeType:
-            resumed = resumes.place(obj)
-            path = None if resumed is not None else codes.path(obj)
-            if resumed is None and path is None:
+            resumed, path = resumes.place(obj), codes.path(obj)
+            if resumed is not None:
+                origin, *parts = resumed
+                return "resumed", is_whole(origin, code, resumes), *map(write, parts)
+            if path is None:
                 raise Nameless(f"the code of {obj.co_qualname}")
-            return ("resumed", *map(write, resumed)) if resumed is not None else ("inside", *(path or ()))
+            return "inside", *path
         if kind is Retry:
             return ("retry", *map(write, obj.parts))
         if kind is Kept and obj.value is family:
@@ -200,16 +205,30 @@ def read_code(
     data: Mapping[str, Any], code: types.CodeType, graph: Any, codes: Codes, resumes: Resumes
 ) -> types.CodeType:  # fmt: skip
     """The code that replaces ``code``. Raises Gone."""
-    whole = resumes.whole(program(code))
     find = Reader({
         "graph": lambda: graph,
-        "family": lambda: Kept(resumes.family(whole)),
+        "end": lambda: END,
+        "family": lambda: Kept(resumes.family(resumes.whole(program(code)))),
         "inside": codes.at,
-        "resumed": lambda *parts: resumes.at(whole, *map(find, parts)),
+        "resumed": lambda whole, *parts: resumes.at(origin_of(whole, code, resumes), *map(find, parts)),
         "retry": lambda *parts: eager_retry(code, *map(find, parts)),
     })  # fmt: skip
-    fields = {name: tuple(v) if type(v) is list else v for name, v in data["fields"].items()}
+    fields: dict[str, Any] = {name: tuple(v) if type(v) is list else v for name, v in data["fields"].items()}
     return code.replace(**fields, co_consts=tuple(map(find, data["constants"])))
+
+
+def is_whole(origin: Program, code: types.CodeType, resumes: Resumes) -> bool:
+    """Whether ``origin`` is the code that ``code`` resumes, or that itself where it resumes nothing; else it is that of ``code``."""
+    if origin.code is resumes.whole(program(code)).code:
+        return True
+    if origin.code is not code:
+        raise Nameless(f"the code of {origin.code.co_qualname}")
+    return False
+
+
+def origin_of(whole: bool, code: types.CodeType, resumes: Resumes) -> Program:
+    found = program(code)
+    return resumes.whole(found) if whole else found
 
 
 # --- entries ----------------------------------------------------------------------------------------------------
@@ -225,20 +244,24 @@ class Made:
     graph: Any = None
     captured: Captured | None = None
     breaks: Any = None  # the diagnostic
-    broke: tuple[int, ...] = ()  # the instruction, of the code that is resumed
+    broke: tuple[Program, int] | None = None  # the instruction, of the code that this is a copy of
 
 
 def written(
     made: Made, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], tracer: Tracer, resumes: Resumes
 ) -> dict[str, Any]:  # fmt: skip
     """What was made of a frame in a call that has not run yet, as plain data. Raises Nameless."""
+    if tracer.differs:
+        raise Nameless(tracer.differs)
     guards = tracer.guards.build() if made.entry is None else made.entry.guards
     guard_data, guarded = written_guards(guards, function, args)
     codes = Codes(code, guarded)
     for inlined in tracer.inlined.values():
         if codes.path(inlined) is None and resumes.place(inlined) is None:
             raise Nameless(f"{inlined.co_qualname}, which no guard compares")
-    data: dict[str, Any] = {"guards": guard_data, "taken": written_taken(tracer.taken)}
+    data: dict[str, Any] = {
+        "guards": guard_data, "taken": written_taken(tracer.taken), "imported": sorted(tracer.imported),
+    }  # fmt: skip
     if made.entry is None:
         return data
     history = Variation()
@@ -250,7 +273,7 @@ def written(
         "slot": made.entry.gather_slot,
         "graph": None if made.captured is None else _written_graph(made.captured),
         "breaks": made.breaks,
-        "broke": made.broke,
+        "broke": made.broke and (is_whole(made.broke[0], code, resumes), made.broke[1]),
         "shapes": made.facts.shapes,
         "history": [
             {name: list(found) for name, found in values.items()}
@@ -279,6 +302,9 @@ class Candidate:
 
     def __init__(self, data: Mapping[str, Any], function: types.FunctionType, args: tuple[Any, ...]) -> None:
         self.data = data
+        for name in data["imported"]:
+            if name not in sys.modules:
+                raise Gone(f"the module {name}, which is not imported yet")
         self.guards, guarded, self._gathered = read_guards(data["guards"], function, args)
         compare_taken(data["taken"])
         self._code = function.__code__
@@ -313,8 +339,9 @@ class Candidate:
         """The entry, in which ``graph`` is the compiled graph."""
         data = self.data
         replacement = read_code(data["code"], self._code, graph, self._codes, resumes)
-        if data["broke"]:
-            resumes.broke(resumes.whole(program(self._code)), *data["broke"])
+        if data["broke"] is not None:
+            whole, at = data["broke"]
+            resumes.broke(origin_of(whole, self._code, resumes), at)
         entry = _hook.Entry(self.guards, replacement, data["slot"])
         entry.info = EntryInfo(data["records"], data["texts"])
         return entry

@@ -24,6 +24,7 @@ from ... import torch_private
 _PLAIN = frozenset(
     {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.layout, torch.memory_format, torch.device, torch.Size}
 )  # fmt: skip
+_LONGEST = 4096  # bits: Python refuses to read longer numbers
 _SEQUENCES: dict[type, str] = {tuple: "tuple", frozenset: "frozenset", range: "range"}
 _MEMBERS = (
     types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType,
@@ -52,6 +53,8 @@ class Writer:
     def __call__(self, obj: Any) -> Any:
         kind = type(obj)
         if kind in _PLAIN:
+            if kind is int and obj.bit_length() > _LONGEST:
+                raise Nameless("a long number")
             return obj
         found = self._special(obj)
         if found is not None:
@@ -66,7 +69,7 @@ class Writer:
             if obj is value:
                 return "single", name
         if issubclass(kind, enum.Enum):
-            return "enum", self(kind), obj._name_
+            return "enum", self(kind), obj._name_, self(obj._value_)
         if kind is weakref.ref:
             if obj() is None:
                 raise Nameless("a weak reference to what is gone")
@@ -140,8 +143,19 @@ def _by_name(obj: Any) -> tuple[Any, ...] | None:
     ]  # builtins without a name of their own
     for place, name in candidates:
         if type(place) is str and look_up(place, name) is obj:
-            return "name", place, name
+            return ("class", place, name, ("tuple", *_about(obj))) if issubclass(kind, type) else ("name", place, name)
     return None
+
+
+def _about(cls: type) -> tuple[Any, ...]:
+    """What a trace may rely on of a class beside what it finds in it: its bases, and the fields of a dataclass."""
+    order = [f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__]
+    fields = vars(cls).get("__dataclass_fields__", {}).values()
+    shown = [
+        f"{f.name} {f.init} {f.kw_only} {type(f.default).__qualname__} {f.default if type(f.default) in _PLAIN else ''}"
+        for f in fields
+    ]
+    return type(cls).__qualname__, *order, *shown
 
 
 def _of_module(obj: Any) -> tuple[Any, ...] | None:
@@ -219,6 +233,16 @@ def _operator(text: str) -> Any:
         return _missing(text)
 
 
+def _enum(kind: Any, name: str, value: Any) -> Any:
+    found = kind._member_map_.get(name)
+    return found if found is not None and found._value_ == value else _missing(name)
+
+
+def _class(module: str, name: str, about: Any) -> Any:
+    found = _name(module, name)
+    return found if issubclass(type(found), type) and _about(found) == about else _missing(f"{module}.{name}")
+
+
 def _bound(owner: Any, name: str) -> Any:
     return getattr(owner, name, None) or _missing(name)
 
@@ -236,7 +260,7 @@ _READERS: dict[str, Callable[..., Any]] = {
     "range": range,
     "slice": slice,
     "single": _SINGLE.__getitem__,
-    "enum": lambda kind, name: kind.__members__.get(name) or _missing(name),
+    "enum": lambda kind, name, value: _enum(kind, name, value),
     "weak": weakref.ref,
     "module": _module,
     "namespace": _namespace,
@@ -245,6 +269,7 @@ _READERS: dict[str, Callable[..., Any]] = {
     ),
     "state": lambda name: _states().get(name) or _missing(name),
     "name": _name,
+    "class": _class,
     "operator": _operator,
     "logger": lambda name: _logger(name, lambda: _missing(name)),
     "member": lambda owner, name: vars(owner).get(name) or _missing(name),

@@ -54,6 +54,7 @@ def reason(obj: Any) -> str:
 
 def _constant(m: Machine, obj: Any, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Calls ``obj`` now, on the real arguments; its result is part of the compiled code."""
+    m.tracer.differs = f"what {name} gave"
     real = [_real(m, a, name) for a in args]
     real_kwargs = {k: _real(m, v, name) for k, v in kwargs.items()}
     try:

@@ -225,6 +225,7 @@ def _call_cached(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict
     named = {k: _known(m, v) for k, v in kwargs.items()}
     if (value.value.__module__ or "").partition(".")[0] == "einops" and UNKNOWN not in (*known, *named.values()):
         try:
+            m.tracer.differs = f"what {value.describe()} gave"
             result = value.value(*known, **named)
         except Exception as e:  # noqa: BLE001 - the program raises it by itself
             raise raising(e) from None

@@ -412,6 +412,11 @@ class SetValue(Value):
     def python_type(self) -> type:
         return type(self.items)
 
+    @property
+    def is_ordered_by_value(self) -> bool:
+        """Whether the order is the same in each process: the hashes of texts and of objects are not."""
+        return len(self.items) < 2 or all(type(item) in (bool, int, float, complex) for item in self.items)
+
     def elements(self) -> list[Any]:
         """The elements in the order of iteration."""
         return list(self.items) if self.order is None else self.order

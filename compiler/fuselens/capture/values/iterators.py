@@ -106,6 +106,8 @@ def _all_of_view(m: Machine, value: DictView) -> list[Value]:
 def _all_of_set(m: Machine, value: SetValue) -> list[Value]:
     if not value.ordered and len(value.items) > 1:
         raise Break("FL105", what="iteration", why="over a set whose order only the running program knows")
+    if value.source is None and not value.is_ordered_by_value:
+        m.tracer.differs = "the order of a set"
     return [from_plain(k, "an element of a set") for k in value.elements()]
 
 
