@@ -94,8 +94,8 @@ def broken(x: Tensor) -> Tensor:
 
 
 def in_a_loop(x: Tensor) -> Tensor:
-    for i in range(3):
-        x = x * 2 + i
+    for _ in range(2):
+        x = x * 2 + 1
         if x.sum() > 100:
             x = x / 10
     return x

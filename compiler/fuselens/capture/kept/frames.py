@@ -35,6 +35,9 @@ _CODE_FIELDS = (
     "co_exceptiontable", "co_nlocals", "co_name", "co_qualname",
 )  # fmt: skip
 
+_VALUES = (range, torch.device)
+"""Objects that guards compare by identity, and that are made anew in each process."""
+
 
 class Codes:
     """The code objects that an entry may refer to: the frame's own, those of guarded functions, and what is inside of them."""
@@ -82,6 +85,8 @@ def written_guards(
         if _compares_code(kind, operands):
             codes.append(operands[0])
             checks.append((node, kind, ("code", fingerprint(operands[0]), marks.mark_of(next(functions)))))
+        elif kind == _hook.IS and type(operands[0]) in _VALUES:
+            checks.append((node, kind, ("value", write(operands[0]))))
         elif kind == _hook.IS:
             checks.append((node, kind, write(operands[0]), _mark(operands[0])))
         else:
@@ -97,11 +102,19 @@ def read_guards(
     hold for it."""
     find = Reader()
     nodes = [(parent, kind, find(key)) for parent, kind, key in data["nodes"]]
-    functions = iter(_at(nodes, [nodes[node][0] for node, _, *o in data["checks"] if _is_code(o)], function, args))
+    there = [
+        node if tag == "value" else nodes[node][0] for node, _, *operands in data["checks"] if (tag := _tag(operands))
+    ]
+    found = iter(_at(nodes, there, function, args))
     checks, codes = [], []
     for node, kind, *operands in data["checks"]:
-        if _is_code(operands):
-            owner, (_, before, mark) = next(functions), operands[0]
+        if _tag(operands) == "value":
+            obj, before = next(found), find(operands[0][1])
+            if type(obj) is not type(before) or obj != before:
+                raise Gone(f"{before} is another")
+            checks.append((node, kind, obj))
+        elif _tag(operands) == "code":
+            owner, (_, before, mark) = next(found), operands[0]
             code = getattr(owner, "__code__", None) if type(owner) is types.FunctionType else None
             if code is None or fingerprint(code) != before or marks.mark_of(owner) != mark:
                 raise Gone("a function is another")
@@ -145,8 +158,10 @@ def _mark(obj: Any) -> str | None:
     return marks.mark_of(known) if issubclass(type(known), (types.FunctionType, type)) else None
 
 
-def _is_code(operands: Sequence[Any]) -> bool:
-    return bool(operands) and type(operands[0]) is tuple and operands[0][:1] == ("code",)
+def _tag(operands: Sequence[Any]) -> str:
+    """ "code" or "value" where a check compares what is found at its node with another of the same content."""
+    first = operands[0] if operands else None
+    return first[0] if type(first) is tuple and first and first[0] in ("code", "value") else ""
 
 
 def written_taken(taken: Mapping[tuple[int, str], tuple[Any, Any]]) -> list[tuple[Any, ...]]:
