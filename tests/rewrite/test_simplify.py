@@ -35,6 +35,7 @@ def simplified(fn: Callable[..., Any], *inputs: torch.Tensor) -> list[str]:
 
 X = torch.randn(4, 6)
 
+
 CASES: dict[str, tuple[Callable[..., Any], list[str]]] = {
     "repeated": (lambda x: x.exp() * x.exp(), ["exp.default", "mul.Tensor"]),
     "repeated views": (lambda x: x.t() @ x.t().t(), ["t.default", "t.default", "mm.default"]),
@@ -81,3 +82,32 @@ def test_spans_stay() -> None:
     kept = {n.name: n.meta["span"] for n in gm.graph.nodes}
     gm = simplify(gm)
     assert all(n.meta["span"] == kept[n.name] for n in gm.graph.nodes)
+
+
+@pytest.mark.parametrize(
+    ("made", "given"),
+    [
+        (["mul.Tensor"], {}),
+        (["mul.Tensor", "add.Tensor"], {"bias": True}),
+        (["mul.Tensor"], {"dtype": torch.bfloat16}),
+        (["mul.Tensor"], {"memory": torch.channels_last}),
+        (["convolution.default"], {"bias": True, "dtype": torch.bfloat16}),
+        (["convolution.default"], {"kernel": 2}),
+        (["convolution.default"], {"groups": 1}),
+        (["convolution.default"], {"stride": 2}),
+        (["convolution.default"], {"padding": 1}),
+    ],
+    ids=str,
+)
+def test_points_of_channels(made: list[str], given: dict[str, Any]) -> None:
+    """A convolution that multiplies each element by its channel's weight is a product; others stay."""
+    how = dict(given)
+    dtype, kernel, groups = how.pop("dtype", torch.float32), how.pop("kernel", 1), how.pop("groups", 3)
+    x = torch.randn(2, 3, 4, 5).to(dtype, memory_format=how.pop("memory", torch.contiguous_format))
+    weight, bias = torch.randn(3, 3 // groups, 1, kernel, dtype=dtype), how.pop("bias", False)
+    offset = torch.randn(3, dtype=dtype) if bias else None
+    fn = lambda x, w, *b: torch.nn.functional.conv2d(x, w, *b, groups=groups, **how)  # noqa: E731
+    given_ = (x, weight) if offset is None else (x, weight, offset)
+    gm = simplify(traced(fn, *given_))
+    torch.testing.assert_close(gm(*given_), fn(*given_))
+    assert [t for t in targets(gm) if t != "view.default"] == made

@@ -63,7 +63,9 @@ class _Walk:
             if node.op == "call_function":
                 self._functional(node)
         self._find_roots()
-        rules: tuple[Callable[[fx.Node, str], fx.Node | None], ...] = (self._folded, self._bypassed, self._repeated)
+        rules: tuple[Callable[[fx.Node, str], fx.Node | None], ...] = (
+            self._folded, self._bypassed, self._repeated, self._scaled
+        )  # fmt: skip
         for node in list(self.graph.nodes):
             if node.op != "call_function" or not torch_private.is_pure(node.target):
                 continue
@@ -188,6 +190,25 @@ class _Walk:
     def _is_result(self, node: fx.Node) -> bool:
         return any(u.op == "output" for u in node.users)
 
+    def _scaled(self, node: fx.Node, packet: str) -> fx.Node | None:
+        """A convolution of single points of single channels is a product, which loops compute with what surrounds it."""
+        if packet != "aten.convolution" or not _is_of_points(node):
+            return None
+        x, weight, bias, *_ = node.args
+        value = node.meta["val"]
+        product = x
+        for target, operand in ((aten.mul.Tensor, weight), (aten.add.Tensor, bias)):
+            if not isinstance(operand, fx.Node):
+                continue
+            shape = [operand.meta["val"].shape[0], *[1] * (value.dim() - 2)]
+            with self.graph.inserting_before(node):
+                wide = self.graph.call_function(aten.view.default, (operand, shape))
+                product = self.graph.call_function(target, (product, wide))
+            wide.meta = {**node.meta, "val": operand.meta["val"].view(shape)}
+            product.meta = dict(node.meta)
+            self.roots[wide] = self._root(operand)
+        return product  # type: ignore[return-value]
+
     def _repeated(self, node: fx.Node, packet: str) -> fx.Node | None:
         key = (node.target, _hashable(node.args), _hashable(tuple(sorted(node.kwargs.items()))))
         try:
@@ -212,6 +233,18 @@ def _widens(first: torch.dtype, second: torch.dtype) -> bool:
         return first != second and torch.promote_types(first, second) == second
     except RuntimeError:
         return False
+
+
+def _is_of_points(convolution: fx.Node) -> bool:
+    """Whether each result is one element times the weight of its channel. In half precision a bias would be rounded apart."""
+    x, weight, bias, stride, padding, _, _, beyond, groups = convolution.args
+    assert isinstance(x, fx.Node) and isinstance(weight, fx.Node)
+    value, kernel = x.meta["val"], weight.meta["val"]
+    channels, *window = map(str, kernel.shape)
+    single = all(n == "1" for n in window) and str(groups) == channels == str(value.shape[1])
+    plain = all(s == 1 for s in stride) and not any(padding) and not any(beyond)  # type: ignore[union-attr, arg-type]
+    wide = value.dtype in (torch.float32, torch.float64)
+    return single and plain and kernel.is_contiguous() and (wide or (bias is None and value.is_floating_point()))
 
 
 def _packet(node: fx.Node) -> str:
