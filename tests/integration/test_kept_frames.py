@@ -295,7 +295,7 @@ def test_what_has_no_name_is_captured_in_each_process(monkeypatch: pytest.Monkey
 # --- what differs -----------------------------------------------------------------------------------------------------
 
 HEAD = """
-import sys, json, enum, dataclasses
+import sys, json, enum, dataclasses, typing
 import torch, fuselens
 import torch.nn.functional as F
 from fuselens.capture.frame.frame import FrameCompiler
@@ -327,6 +327,7 @@ ENUM = "class E(enum.Enum):\n    A = {value}\n\ndef fn(x):\n    return x * E.A.v
 FIELDS = """
 @dataclasses.dataclass
 class D:
+    n: typing.ClassVar[int] = 3
     a: float = 2.0
     b: float = {value}
 def fn(x):
@@ -346,6 +347,7 @@ CASES = {
     "the same base": (CLASSES.format(base="A"), CLASSES.format(base="A"), "kept"),
     "an enumeration": (ENUM.format(value="2"), ENUM.format(value="3"), "traced"),
     "the same enumeration": (ENUM.format(value="2"), ENUM.format(value="2"), "kept"),
+    "the same field": (FIELDS.format(value="2.0"), FIELDS.format(value="2.0"), "kept"),
     "a field": (FIELDS.format(value="2.0"), FIELDS.format(value="4.0"), "traced"),
     "a mark": (MARKED.format(mark=""), MARKED.format(mark="torch.compiler.allow_in_graph(inner)"), "traced"),
     "a mark of ours": (MARKED.format(mark=""), MARKED.format(mark="fuselens.allow_in_graph(inner)"), "traced"),

@@ -152,7 +152,7 @@ def _about(cls: type) -> tuple[Any, ...]:
     order = [f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__]
     fields = vars(cls).get("__dataclass_fields__", {}).values()
     shown = [
-        f"{f.name} {f.init} {f.kw_only} {type(f.default).__qualname__} {f.default if type(f.default) in _PLAIN else ''}"
+        f"{f.name} {f.init} {f.kw_only is True} {type(f.default).__qualname__} {f.default if type(f.default) in _PLAIN else ''}"
         for f in fields
     ]
     return type(cls).__qualname__, *order, *shown
