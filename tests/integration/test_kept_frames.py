@@ -292,6 +292,33 @@ def test_what_has_no_name_is_captured_in_each_process(monkeypatch: pytest.Monkey
         fuselens.reset()
 
 
+def test_a_damaged_entry_is_made_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fuselens.compile(points)(W)
+    (entry,) = (place / "frame").rglob("*.0")
+    content = bytearray(entry.read_bytes())
+    content[len(content) // 2] ^= 1
+    entry.write_bytes(content)
+    for expected in (["points"], []):
+        fuselens.reset()
+        with traced(monkeypatch) as frames:
+            compiled = fuselens.compile(points)
+            torch.testing.assert_close(compiled(W)["sum"], points(W)["sum"])
+        assert frames == expected
+        codes = [d.code for d in compiled.__fuselens__.recorder.report.diagnostics]
+        assert codes == (["FL405"] if expected else [])
+
+
+def test_of_many_ways_to_call_the_last_are_kept(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = fuselens.compile(points, dynamic=False)
+    for rows in range(2, 9):
+        compiled(torch.ones(rows, 4))
+    assert len(list((place / "frame").rglob("*.?"))) == 4
+    fuselens.reset()
+    with traced(monkeypatch) as frames:
+        fuselens.compile(points, dynamic=False)(torch.ones(8, 4))
+    assert frames == []
+
+
 # --- what differs -----------------------------------------------------------------------------------------------------
 
 HEAD = """

@@ -21,6 +21,7 @@ import json
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -154,7 +155,7 @@ class GraphCache:
 
 
 class Frames:
-    """What the cache has of frames of one code object: the entries of the last few ways to call it, newest first."""
+    """What the cache has of frames of one code object: entries of a few ways to call it."""
 
     def __init__(self, cache: Cache, key: str, limit: int, on_diagnostic: Callable[[report.Diagnostic], None]) -> None:
         self._cache, self._key, self._limit, self._say = cache, key, limit, on_diagnostic
@@ -171,21 +172,29 @@ class Frames:
         for number in range(_FRAMES):
             data = self._cache.get(_FRAME, self._key, f".{number}")
             self._told()
-            if data is None:
-                return
-            found = _read(data, dict)
-            if found is None:
-                self._cache.discard(self._cache.path(_FRAME, self._key, f".{number}"))
-            else:
+            found = None if data is None else _read(data, dict)
+            if found is not None:
                 yield found
+            elif data is not None:
+                self._cache.discard(self._path(number))
 
     def add(self, data: dict[str, Any]) -> None:
-        """Keeps ``data``, unless something in it is no plain data; over the oldest where there are many."""
-        free = (n for n in range(_FRAMES) if not self._cache.exists(_FRAME, self._key, f".{n}"))
+        """Keeps ``data``, unless something in it is no plain data; over what was not used for longest where there are many."""
         with contextlib.suppress(NotStorable):
-            self._cache.put(_FRAME, self._key, _form().written(data), f".{next(free, _FRAMES - 1)}")
+            content = _form().written(data)
+            self._cache.put(_FRAME, self._key, content, f".{min(range(_FRAMES), key=self._used)}")
         self._told()
         trim(self._cache.root, self._limit)
+
+    def _path(self, number: int) -> Path:
+        return self._cache.path(_FRAME, self._key, f".{number}")
+
+    def _used(self, number: int) -> float:
+        """When an entry was used; 0 where there is none."""
+        try:
+            return self._path(number).stat().st_mtime
+        except OSError:
+            return 0.0
 
     def _told(self) -> None:
         for diagnostic in self._cache.drain():

@@ -317,26 +317,36 @@ class FrameCompiler:
         if store is None:
             return None
         tensor_layout.ensure()
-        for data in store.all():
-            with torch_private.without_torch_function():
+        with torch_private.without_torch_function():
+            for data in store.all():
                 try:
-                    candidate = kept.Candidate(data, function, args)
-                    if not candidate.compiles:
-                        _hook.skip(code)
-                        return (None,)
-                    captured = candidate.captured(_first_span(code))
-                    entry = candidate.entry(None if captured is None else self.compile_graph(captured), self.resumes)
+                    candidate = kept.Candidate(data, function, code, args, self.resumes)
                 except Gone as why:
                     log.debug("what was kept of %s does not serve: %s", code.co_qualname, why)
                     continue
-            if captured is not None:
-                captured.inputs.clear()
-            candidate.remember(self.variations[code])
-            if data["breaks"] is not None:
-                self.recorder.on_break(data["breaks"])
-            self.recorder.on_frame(candidate.facts(entry))
-            return (entry,)
+                except Exception as error:  # a defect of ours: the frame is captured, as if nothing had been kept
+                    if self.config.strict:
+                        raise
+                    log.debug("what was kept of %s cannot be read", code.co_qualname, exc_info=error)
+                    continue
+                if not candidate.compiles:
+                    _hook.skip(code)
+                    return (None,)
+                return (self._made_of(candidate, code),)
         return None
+
+    def _made_of(self, candidate: kept.Candidate, code: types.CodeType) -> _hook.Entry:
+        """The entry of what was kept; the report is told what it was told when that was made."""
+        if candidate.data["breaks"] is not None:
+            self.recorder.on_break(candidate.data["breaks"])
+        captured = candidate.captured(_first_span(code))
+        graph = None if captured is None else self.compile_graph(captured)
+        if captured is not None:
+            captured.inputs.clear()
+        entry = candidate.entry(graph)
+        candidate.remember(self.variations[code])
+        self.recorder.on_frame(candidate.facts(entry))
+        return entry
 
     def _keep(
         self, made: kept.Made, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], tracer: Tracer,

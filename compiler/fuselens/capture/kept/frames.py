@@ -35,6 +35,7 @@ _CODE_FIELDS = (
     "co_exceptiontable", "co_nlocals", "co_name", "co_qualname",
 )  # fmt: skip
 
+GRAPH = object()
 _VALUES = (range, torch.device)
 """Objects that guards compare by identity, and that are made anew in each process."""
 
@@ -216,20 +217,17 @@ def written_code(
     }
 
 
-def read_code(
-    data: Mapping[str, Any], code: types.CodeType, graph: Any, codes: Codes, resumes: Resumes
-) -> types.CodeType:  # fmt: skip
-    """The code that replaces ``code``. Raises Gone."""
+def read_code(data: Mapping[str, Any], code: types.CodeType, codes: Codes, resumes: Resumes) -> types.CodeType:
+    """The code that replaces ``code``, with :data:`GRAPH` in the place of the compiled graph. Raises Gone."""
     find = Reader({
-        "graph": lambda: graph,
+        "graph": lambda: GRAPH,
         "end": lambda: END,
         "family": lambda: Kept(resumes.family(resumes.whole(program(code)))),
         "inside": codes.at,
         "resumed": lambda whole, *parts: resumes.at(origin_of(whole, code, resumes), *map(find, parts)),
         "retry": lambda *parts: eager_retry(code, *map(find, parts)),
     })  # fmt: skip
-    fields: dict[str, Any] = {name: tuple(v) if type(v) is list else v for name, v in data["fields"].items()}
-    return code.replace(**fields, co_consts=tuple(map(find, data["constants"])))
+    return code.replace(**data["fields"], co_consts=tuple(map(find, data["constants"])))
 
 
 def is_whole(origin: Program, code: types.CodeType, resumes: Resumes) -> bool:
@@ -313,17 +311,21 @@ def _written_graph(captured: Captured) -> dict[str, Any]:
 
 
 class Candidate:
-    """One entry that was kept, read for a call. Raises Gone where it does not serve."""
+    """One entry that was kept, read for a call of ``function``, whose frame has ``code``. Raises Gone where it does not serve."""
 
-    def __init__(self, data: Mapping[str, Any], function: types.FunctionType, args: tuple[Any, ...]) -> None:
+    def __init__(
+        self, data: Mapping[str, Any], function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], resumes: Resumes
+    ) -> None:  # fmt: skip
         self.data = data
         for name in data["imported"]:
             if name not in sys.modules:
                 raise Gone(f"the module {name}, which is not imported yet")
         self.guards, guarded, self._gathered = read_guards(data["guards"], function, args)
         compare_taken(data["taken"])
-        self._code = function.__code__
-        self._codes = Codes(self._code, guarded)
+        self._code, self._resumes = code, resumes
+        if self.compiles:
+            self._replacement = read_code(data["code"], code, Codes(code, guarded), resumes)
+            self._graph = None if data["graph"] is None else graphs.read(data["graph"]["nodes"])
 
     @property
     def compiles(self) -> bool:
@@ -332,13 +334,12 @@ class Candidate:
 
     def captured(self, span: Any) -> Captured | None:
         """The graph, for the inputs of the call; None where the frame has none."""
-        data = self.data["graph"]
-        if data is None:
+        data, graph = self.data["graph"], self._graph
+        if graph is None:
             return None
         inputs = list(self._gathered[: data["inputs"]])
         mode = torch_private.fake_mode()
         fakes = [torch_private.fake_static(mode, t) for t in inputs]
-        graph = graphs.read(data["nodes"])
         for node, fake in zip((n for n in graph.nodes if n.op == "placeholder"), fakes, strict=True):
             node.meta["val"] = fake
         module = torch_private.graph_module(torch.nn.Module(), graph)
@@ -350,13 +351,13 @@ class Candidate:
             pending=graphs.filling(module, fakes, mode, grad),
         )  # fmt: skip
 
-    def entry(self, graph: Any, resumes: Resumes) -> _hook.Entry:
+    def entry(self, graph: Any) -> _hook.Entry:
         """The entry, in which ``graph`` is the compiled graph."""
-        data = self.data
-        replacement = read_code(data["code"], self._code, graph, self._codes, resumes)
+        data, constants = self.data, self._replacement.co_consts
         if data["broke"] is not None:
             whole, at = data["broke"]
-            resumes.broke(origin_of(whole, self._code, resumes), at)
+            self._resumes.broke(origin_of(whole, self._code, self._resumes), at)
+        replacement = self._replacement.replace(co_consts=tuple(graph if c is GRAPH else c for c in constants))
         entry = _hook.Entry(self.guards, replacement, data["slot"])
         entry.info = EntryInfo(data["records"], data["texts"])
         return entry
