@@ -46,7 +46,7 @@ def through(obj: Any) -> Any:
 
 
 SAME = [
-    int, dict, types.FunctionType, type(None), torch.Tensor, nn.Parameter, nn.Linear, collections.OrderedDict, Point, Kind.A, Kind.B,
+    int, dict, type(iter(())), type({}.items()), types.FunctionType, type(None), torch.Tensor, nn.Parameter, nn.Linear, collections.OrderedDict, Point, Kind.A, Kind.B,
     function, F.relu, torch.add, torch._C._nn.gelu, math.sin, operator.add, len, functools.reduce, torch.ops.aten.add.Tensor,
     torch.ops.aten.relu, torch, math, builtins, vars(math), globals(), nn.modules.module._global_forward_hooks, object.__setattr__,
     torch.Tensor.view, str.join, torch.float32, torch.strided, torch.channels_last, ..., NotImplemented, None, True,

@@ -319,6 +319,20 @@ def test_of_many_ways_to_call_the_last_are_kept(place: Path, monkeypatch: pytest
     assert frames == []
 
 
+def of_gradient(x: Tensor, y: Tensor) -> Tensor:
+    return x.sin() + (1 if y.grad is None else 2)
+
+
+def test_what_a_frame_broke_for_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gradient of what is no leaf breaks the graph; where it is a leaf, the frame is whole."""
+    leaf = torch.ones(3, requires_grad=True)
+    for y, codes in ((leaf * 2, ["FL106"]), (leaf, []), (leaf * 2, ["FL106"])):
+        fuselens.reset()
+        compiled = fuselens.compile(of_gradient)
+        torch.testing.assert_close(compiled(W, y), of_gradient(W, y))
+        assert [b.code for b in compiled.__fuselens__.recorder.report.breaks] == codes
+
+
 # --- what differs -----------------------------------------------------------------------------------------------------
 
 HEAD = """

@@ -51,6 +51,7 @@ from ..program import marks, stance
 from ..program.switches import SWITCH
 from ..tracing import sources as src
 from ..tracing import wrappers, wrapping
+from ..tracing.sources import GuardProgram
 from ..tracing.symbols import INTEGER, FloatCompared, NotGuardable, Sizes, SizesChanged, Variation, Violated
 from ..tracing.tracer import Tracer
 from ..values.algebra import Constant, ContextExit, Lazy, SequenceValue, SymbolValue, TensorValue, TorchContext, Value
@@ -79,6 +80,7 @@ class _Trace:
     machine: Machine
     outputs: list[fx.Node]
     found: Break | None
+    asked: GuardProgram | None  # the guards of the trace that came to the break: what it breaks for is among them
 
 
 class Listener(Protocol):
@@ -406,7 +408,8 @@ class FrameCompiler:
             facts.guards = [dataclasses.replace(g, cost_ns=c) for g, c in zip(facts.guards, costs, strict=True)]
         self.recorder.on_frame(facts)
         broke = self.resumes.origin(machine.program, machine.at) if machine.result is None else None
-        self._keep(kept.Made(entry, facts, graph, captured, said, broke), function, code, args, tracer)
+        made = kept.Made(entry, facts, graph, captured, said, broke, trace.asked)
+        self._keep(made, function, code, args, tracer)
         return entry
 
     def _trace(
@@ -414,7 +417,7 @@ class FrameCompiler:
         function_state: int, traces: contextlib.ExitStack,
     ) -> _Trace:  # fmt: skip
         """Traces the frame; again, up to the break, where there is one. A trace is deterministic, so no state is copied."""
-        stop_at, found = -1, None
+        stop_at, found, asked = -1, None, None
         grad_enabled = torch.is_grad_enabled()
         while True:
             torch_private.set_grad_enabled(grad_enabled)
@@ -427,7 +430,7 @@ class FrameCompiler:
                 step = b.step if b.step >= 0 else machine.steps - 1
                 if stop_at == step:
                     raise AssertionError("tracing is not deterministic") from b
-                stop_at, found = step, b
+                stop_at, found, asked = step, b, tracer.guards
                 if tracer.sizes is not None and isinstance(why := b.fields.get("why"), str):
                     b.fields["why"] = tracer.sizes.rename(why)
                 b.__traceback__ = b.__context__ = None  # frames that refer to the break: a cycle
@@ -437,7 +440,7 @@ class FrameCompiler:
             if finished:
                 found = None
             try:
-                return _Trace(tracer, machine, _outputs(tracer, machine), found)
+                return _Trace(tracer, machine, _outputs(tracer, machine), found, asked)
             except CannotRebuild as lost:
                 end = machine.steps if stop_at < 0 else stop_at
                 stop_at, found = lost.born, _break_before(lost, found, end)

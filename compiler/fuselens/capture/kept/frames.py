@@ -25,6 +25,7 @@ from ..frame.resuming import END, Retry
 from ..hook import _hook
 from ..machine import Program, program
 from ..program import marks
+from ..tracing.sources import GuardProgram
 from ..tracing.symbols import Variation
 from ..tracing.tracer import Tracer
 from . import graphs
@@ -258,6 +259,7 @@ class Made:
     captured: Captured | None = None
     breaks: Any = None  # the diagnostic
     broke: tuple[Program, int] | None = None  # the instruction, of the code that this is a copy of
+    asked: GuardProgram | None = None  # the guards of the trace that came to the break
 
 
 def written(
@@ -277,6 +279,8 @@ def written(
     }  # fmt: skip
     if made.entry is None:
         return data
+    if made.asked is not None:
+        data["asked"] = written_guards(made.asked.beyond(tracer.guards), function, args)[0]
     history = Variation()
     tracer.remember(history)
     return data | {
@@ -321,6 +325,8 @@ class Candidate:
             if name not in sys.modules:
                 raise Gone(f"the module {name}, which is not imported yet")
         self.guards, guarded, self._gathered = read_guards(data["guards"], function, args)
+        if "asked" in data:
+            read_guards(data["asked"], function, args)
         compare_taken(data["taken"])
         self._code, self._resumes = code, resumes
         if self.compiles:

@@ -31,6 +31,27 @@ _MEMBERS = (
     types.MemberDescriptorType,
 )  # fmt: skip
 _SINGLE = {"Ellipsis": ..., "NotImplemented": NotImplemented}
+_ITERATED: tuple[Any, ...] = (
+    (),
+    [],
+    {},
+    {}.values(),
+    {}.items(),
+    set(),
+    range(0),
+    range(1 << 70),
+    "",
+    "\u0100",
+    b"",
+    bytearray(),
+)
+_UNNAMED: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        *map(type, map(iter, _ITERATED)),
+        *map(type, ({}.keys(), {}.values(), {}.items(), reversed([]), reversed({}))),
+    )
+}  # builtin classes that no module has
 _NOTHING = object()
 _TABLES = "torch.nn.modules.module"  # has dictionaries of hooks in its globals
 _OWN = __name__.partition(".")[0] + "."
@@ -127,6 +148,8 @@ def look_up(module: str, name: str) -> Any:
 
 def _by_name(obj: Any) -> tuple[Any, ...] | None:
     kind = type(obj)
+    if kind is type and _UNNAMED.get(obj.__name__) is obj:
+        return "unnamed", obj.__name__
     if kind.__module__ == "torch._ops" and torch_private.is_torch_operator(obj):
         return "operator", str(obj)
     if not issubclass(kind, type) and kind not in _DEFINED:
@@ -269,6 +292,7 @@ _READERS: dict[str, Callable[..., Any]] = {
     ),
     "state": lambda name: _states().get(name) or _missing(name),
     "name": _name,
+    "unnamed": _UNNAMED.__getitem__,
     "class": _class,
     "operator": _operator,
     "logger": lambda name: _logger(name, lambda: _missing(name)),

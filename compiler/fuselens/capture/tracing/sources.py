@@ -211,8 +211,30 @@ class GuardProgram:
     def gathered(self) -> int:
         return len(self._gathered)
 
+    def beyond(self, other: GuardProgram) -> _hook.Guards:
+        """The checks of single objects, and of state, that ``other`` does not have."""
+        known = {(record.kind, record.expression) for record in other.records}
+        checks = [
+            check for check, record in zip(self.checks, self.records, strict=True)
+            if (record.kind, record.expression) not in known and check[1] not in _OF_SEVERAL
+        ]  # fmt: skip
+        numbers, nodes = {0: 0}, self.nodes[:1]
+
+        def number(node: int) -> int:
+            if node not in numbers:
+                parent, kind, key = self.nodes[node]
+                parent = number(parent)
+                numbers[node] = len(nodes)
+                nodes.append((parent, kind, key))
+            return numbers[node]
+
+        return _hook.Guards(nodes, [(number(node), *check) for node, *check in checks])
+
     def build(self) -> _hook.Guards:
         return _hook.Guards(self.nodes, self.checks, list(self._gathered))
+
+
+_OF_SEVERAL = (_hook.SAME, _hook.DISTINCT, _hook.SHAPE)
 
 
 def _hashable(value: Any) -> bool:
