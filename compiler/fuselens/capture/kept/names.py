@@ -283,7 +283,7 @@ _READERS: dict[str, Callable[..., Any]] = {
     "range": range,
     "slice": slice,
     "single": _SINGLE.__getitem__,
-    "enum": lambda kind, name, value: _enum(kind, name, value),
+    "enum": _enum,
     "weak": weakref.ref,
     "module": _module,
     "namespace": _namespace,
