@@ -96,6 +96,26 @@ def test_without_a_name(obj: Any) -> None:
         Writer()(obj)
 
 
+class Loud:
+    """Whatever asks it is told."""
+
+    def __getattribute__(self, name: str) -> Any:
+        pytest.fail(name)
+
+    def __repr__(self) -> str:
+        pytest.fail("repr")
+
+    def method(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "made", [Loud, lambda: types.MethodType(Loud.method, Loud()), lambda: (Loud(),), lambda: {"a": Loud()}]
+)
+def test_nothing_of_the_program_runs_to_find_that_there_is_no_name(made: Any) -> None:
+    with pytest.raises(Nameless):
+        Writer()(made())
+
+
 def test_a_name_that_means_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
     written = Writer()(function), Writer()(Point), Writer()(Kind.A)
     monkeypatch.delitem(globals(), "function")

@@ -69,14 +69,13 @@ def key_for(
 
     ``host`` is what code is generated for, and how it is called: the processor, or the cards.
     """
-    facts, state = facts_of(captured), torch_private.tracing_state()
-    if not facts.digest:
-        return Key(why=facts.why)
+    state = torch_private.tracing_state()
     if state is None:
         return Key(why="a mode, a function transform or a Python rule for torch's operators takes part in it")
     try:
+        captured.digest = captured.digest or key_of({"nodes": list(_nodes(captured.module.graph))})
         parts = {
-            "graph": facts.digest,
+            "graph": captured.digest,
             "inputs": _inputs(captured.fakes),
             "sizes": [] if captured.sizes is None else torch_private.known_sizes(captured.sizes.env),
             "frame": [captured.frame, graph, _span(captured.span), captured.grad_enabled],
@@ -100,17 +99,11 @@ def facts_of(captured: Captured) -> GraphFacts:
         nodes = list(captured.module.graph.nodes)
         values = [n.meta.get("val") for n in nodes]
         results = [n.meta.get("val") for n in nodes[-1].args[0]]
-        try:
-            digest, why = key_of({"nodes": list(_nodes(captured.module.graph))}), ""
-        except _Nameless as error:
-            digest, why = "", str(error)
         captured.facts = GraphFacts(
             outputs=tuple(describe_tensor(v, captured.sizes) for v in results if hasattr(v, "stride")),
             devices=tuple(sorted({str(v.device) for v in values if isinstance(v, torch.Tensor)})),
             generators=any(isinstance(v, torch.Generator) for v in values),
-            digest=digest,
-            why=why,
-        )  # fmt: skip
+        )
     return captured.facts
 
 

@@ -32,6 +32,7 @@ from ..config import Config
 from ..ir.contracts.signature import SavedValue, Sharing, Signature
 from ..record import report
 from ..runtime.cache.contents import trim
+from ..runtime.cache.place import KINDS
 from ..runtime.cache.store import Cache, key_of
 from ..torch_private.fake_results import Layout
 from .cache_keys import Key, frame_key, own_sources, versions, why_missing
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _KIND, _RESULTS, _KEYS, _SIZES, _FRAME = "graph", "results", "keys", ".sizes", "frame"
-_FRAMES = 4  # entries of one code object that are kept
+_NUMBERS = KINDS[_FRAME]  # suffixes of the entries of one code object
 _LIMIT = 2**20  # bytes of constants in one entry
 _TOLD = 8  # keys of one frame whose parts are kept
 
@@ -169,8 +170,8 @@ class Frames:
         return cls(Cache.of(config), key, config.cache_limit, on_diagnostic) if key else None
 
     def all(self) -> Iterator[dict[str, Any]]:
-        for number in range(_FRAMES):
-            data = self._cache.get(_FRAME, self._key, f".{number}")
+        for number in _NUMBERS:
+            data = self._cache.get(_FRAME, self._key, number)
             self._told()
             found = None if data is None else _read(data, dict)
             if found is not None:
@@ -182,14 +183,14 @@ class Frames:
         """Keeps ``data``, unless something in it is no plain data; over what was not used for longest where there are many."""
         with contextlib.suppress(NotStorable):
             content = _form().written(data)
-            self._cache.put(_FRAME, self._key, content, f".{min(range(_FRAMES), key=self._used)}")
+            self._cache.put(_FRAME, self._key, content, min(_NUMBERS, key=self._used))
         self._told()
         trim(self._cache.root, self._limit)
 
-    def _path(self, number: int) -> Path:
-        return self._cache.path(_FRAME, self._key, f".{number}")
+    def _path(self, number: str) -> Path:
+        return self._cache.path(_FRAME, self._key, number)
 
-    def _used(self, number: int) -> float:
+    def _used(self, number: str) -> float:
         """When an entry was used; 0 where there is none."""
         try:
             return self._path(number).stat().st_mtime

@@ -123,8 +123,6 @@ SWITCH_PEER: Callable[[Any], Any] = private.peer_evaluator
 _PEER_DIRECTORY = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "_dynamo", "")
 _KEEPS_FROM_PEER = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "_compile.py")
 _DIRECT = "call_directly"
-
-
 _PEER_MARKS = {
     "graph_break": "break", "skip_frame": "break", "step_unsupported": "break", "set_stance": "forbidden",
 }  # fmt: skip

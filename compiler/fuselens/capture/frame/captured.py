@@ -15,14 +15,12 @@ from ..tracing.symbols import Sizes
 
 @dataclass(frozen=True, slots=True)
 class GraphFacts:
-    """What is asked of a captured graph's nodes: what it returns, the devices of its tensors, whether generators of random
-    numbers are among its values, and what names it, and where each node stands, in another process ("": ``why`` nothing does)."""
+    """What is asked of a captured graph's nodes: what it returns, the devices of its tensors, and whether generators of random
+    numbers are among its values."""
 
     outputs: tuple[Tensor, ...]
     devices: tuple[str, ...]
     generators: bool
-    digest: str
-    why: str = ""
 
 
 @dataclass(slots=True)
@@ -45,6 +43,7 @@ class Captured:
     owned: tuple[int, ...] = ()  # tensors that hang on modules: parameters and buffers
     arguments: tuple[int, ...] = ()  # inputs that the caller passed as such, and that may therefore share memory
     facts: GraphFacts | None = None
+    digest: str = ""  # of its nodes, where somebody asked for it and they have names
     pending: Callable[[], None] | None = None  # gives the nodes their values, where they do not have them yet
     keepable: bool = False  # another process would make the same of it
     restored: tuple[int, ...] = ()  # inputs that it writes to before it checks values: a check that fails undoes that

@@ -387,7 +387,7 @@ class FrameCompiler:
             said = self._record_break(trace.found, tracer, machine)
         elif tracer.graphs.operations == 0 and code is not self.root and RESUME_MARK not in code.co_name:
             _hook.skip(code)
-            self._keep(kept.Made(None, Facts(code.co_name)), function, code, args, tracer)
+            self._keep(kept.Made(None), function, code, args, tracer)
             return None
         graph, captured = self._graph(tracer, machine, trace.outputs, grad_enabled)
         emitter = Emitter(machine, trace.outputs, graph, len(tracer.graphs.inputs), self.resumes, grad_enabled)
@@ -408,7 +408,7 @@ class FrameCompiler:
             facts.guards = [dataclasses.replace(g, cost_ns=c) for g, c in zip(facts.guards, costs, strict=True)]
         self.recorder.on_frame(facts)
         broke = self.resumes.origin(machine.program, machine.at) if machine.result is None else None
-        made = kept.Made(entry, facts, graph, captured, said, broke, trace.asked)
+        made = kept.Made(entry, facts.shapes, graph, captured, said, broke, trace.asked)
         self._keep(made, function, code, args, tracer)
         return entry
 

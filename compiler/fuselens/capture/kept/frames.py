@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from ... import torch_private
+from ...record.report import Shape
 from ..frame.captured import Captured, EntryInfo, Facts
 from ..frame.remaking import Kept
 from ..frame.resume_code import Resumes, eager_retry
@@ -132,9 +133,7 @@ def read_guards(
     guards = _hook.Guards(nodes, checks, data["gather"])
     holds, failed, gathered = guards.check(function, args)
     if not holds:
-        raise Gone(
-            f"check {failed} does not hold: {checks[failed] if failed < len(checks) else 'an object is missing'}"
-        )
+        raise Gone(f"check {failed} does not hold")
     return guards, codes, gathered or ()
 
 
@@ -251,10 +250,10 @@ def origin_of(whole: bool, code: types.CodeType, resumes: Resumes) -> Program:
 @dataclass(frozen=True, slots=True)
 class Made:
     """What capturing a frame has made: its entry and the compiled graph in that, with what the graph was compiled of, where
-    the frame breaks, and what the report was told. Without an entry there was nothing to compile."""
+    the frame breaks, and the shapes that the report was told. Without an entry there was nothing to compile."""
 
     entry: _hook.Entry | None
-    facts: Facts
+    shapes: Sequence[Shape] = ()
     graph: Any = None
     captured: Captured | None = None
     breaks: Any = None  # the diagnostic
@@ -291,7 +290,7 @@ def written(
         "graph": None if made.captured is None else _written_graph(made.captured),
         "breaks": made.breaks,
         "broke": made.broke and (is_whole(made.broke[0], code, resumes), made.broke[1]),
-        "shapes": made.facts.shapes,
+        "shapes": list(made.shapes),
         "history": [
             {name: list(found) for name, found in values.items()}
             for values in (history.sizes, history.integers, history.floats)
@@ -300,17 +299,17 @@ def written(
 
 
 def _written_graph(captured: Captured) -> dict[str, Any]:
-    if not captured.keepable or captured.facts is None or not captured.facts.digest:
+    if not captured.keepable or not captured.digest:
         raise Nameless("the graph")
     return {
         "nodes": graphs.written(captured.module.graph),
         "facts": captured.facts,
+        "digest": captured.digest,
         "operations": captured.operations,
         "grad_enabled": captured.grad_enabled,
         "owned": captured.owned,
         "arguments": captured.arguments,
         "restored": captured.restored,
-        "inputs": len(captured.fakes),
     }
 
 
@@ -343,17 +342,18 @@ class Candidate:
         data, graph = self.data["graph"], self._graph
         if graph is None:
             return None
-        inputs = list(self._gathered[: data["inputs"]])
+        placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+        inputs = list(self._gathered[: len(placeholders)])
         mode = torch_private.fake_mode()
         fakes = [torch_private.fake_static(mode, t) for t in inputs]
-        for node, fake in zip((n for n in graph.nodes if n.op == "placeholder"), fakes, strict=True):
+        for node, fake in zip(placeholders, fakes, strict=True):
             node.meta["val"] = fake
         module = torch_private.graph_module(torch.nn.Module(), graph)
         grad = data["grad_enabled"]
         return Captured(
             module=module, inputs=inputs, fakes=fakes, grad_enabled=grad, frame=self._code.co_name, span=span,
             operations=data["operations"], fake_mode=mode, resumable=True, owned=tuple(data["owned"]),
-            arguments=tuple(data["arguments"]), facts=data["facts"], keepable=True, restored=tuple(data["restored"]),
+            arguments=tuple(data["arguments"]), facts=data["facts"], digest=data["digest"], keepable=True, restored=tuple(data["restored"]),
             pending=graphs.filling(module, fakes, mode, grad),
         )  # fmt: skip
 

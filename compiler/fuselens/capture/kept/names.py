@@ -25,32 +25,18 @@ _PLAIN = frozenset(
     {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.layout, torch.memory_format, torch.device, torch.Size}
 )  # fmt: skip
 _LONGEST = 4096  # bits: Python refuses to read longer numbers
-_SEQUENCES: dict[type, str] = {tuple: "tuple", frozenset: "frozenset", range: "range"}
+_SEQUENCES: dict[type, str] = {tuple: "tuple", frozenset: "frozenset"}
 _MEMBERS = (
     types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType,
     types.MemberDescriptorType,
 )  # fmt: skip
 _SINGLE = {"Ellipsis": ..., "NotImplemented": NotImplemented}
 _ITERATED: tuple[Any, ...] = (
-    (),
-    [],
-    {},
-    {}.values(),
-    {}.items(),
-    set(),
-    range(0),
-    range(1 << 70),
-    "",
-    "\u0100",
-    b"",
-    bytearray(),
-)
+    (), [], {}, {}.values(), {}.items(), set(), range(0), range(1 << 70), "", "\u0100", b"", bytearray(),
+)  # fmt: skip
+_UNMADE = (*map(iter, _ITERATED), {}.keys(), {}.values(), {}.items(), reversed([]), reversed({}))
 _UNNAMED: dict[str, type] = {
-    kind.__name__: kind
-    for kind in (
-        *map(type, map(iter, _ITERATED)),
-        *map(type, ({}.keys(), {}.values(), {}.items(), reversed([]), reversed({}))),
-    )
+    type(value).__name__: type(value) for value in _UNMADE
 }  # builtin classes that no module has
 _NOTHING = object()
 _TABLES = "torch.nn.modules.module"  # has dictionaries of hooks in its globals
@@ -104,13 +90,13 @@ class Writer:
                 return found
         if kind in _MEMBERS and vars(obj.__objclass__).get(obj.__name__) is obj:
             return "member", self(obj.__objclass__), obj.__name__
-        if kind is types.BuiltinMethodType and getattr(obj.__self__, obj.__name__, None) == obj:
-            return "bound", self(obj.__self__), obj.__name__
-        if kind is types.MethodType and getattr(type(obj.__self__), obj.__name__, None) is obj.__func__:
-            return "bound", self(obj.__self__), obj.__name__
+        if kind in (types.BuiltinMethodType, types.MethodType):
+            owner = self(obj.__self__)  # what has a name may be asked
+            if getattr(obj.__self__, obj.__name__, None) == obj:
+                return "bound", owner, obj.__name__
         if (kind.__module__ or "").startswith(_OWN) and "__slots__" in vars(kind):
             return "own", self(kind), *(self(getattr(obj, name)) for name in _slots(kind))
-        raise Nameless(f"a {kind.__module__}.{kind.__qualname__} {obj!r:.80}")
+        raise Nameless(f"a {kind.__module__}.{kind.__qualname__}")
 
 
 class Reader:
@@ -137,7 +123,7 @@ def look_up(module: str, name: str) -> Any:
     found: Any = sys.modules.get(module)
     if found is None and module.startswith(_OWN):
         found = importlib.import_module(module)
-    if not isinstance(found, types.ModuleType):
+    if not issubclass(type(found), types.ModuleType):
         return _NOTHING
     first, *rest = name.split(".")
     found = vars(found).get(first, _NOTHING)
@@ -161,9 +147,7 @@ def _by_name(obj: Any) -> tuple[Any, ...] | None:
         ("torch", obj.__name__),
         ("torch._C", obj.__name__),
     ]
-    candidates += [
-        ("types", name) for name, found in vars(types).items() if found is obj
-    ]  # builtins without a name of their own
+    candidates += [("types", name) for name, found in vars(types).items() if found is obj]  # builtins' other names
     for place, name in candidates:
         if type(place) is str and look_up(place, name) is obj:
             return ("class", place, name, ("tuple", *_about(obj))) if issubclass(kind, type) else ("name", place, name)

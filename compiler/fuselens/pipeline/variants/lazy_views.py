@@ -66,5 +66,5 @@ def in_memory(captured: Captured, turns: Mapping[int, Turn]) -> Captured | None:
     with torch.enable_grad():
         inputs = turned(captured.inputs, turns)
     return dataclasses.replace(
-        captured, module=module, inputs=list(inputs), fakes=list(fakes), facts=None, keepable=False
+        captured, module=module, inputs=list(inputs), fakes=list(fakes), facts=None, digest="", keepable=False
     )
