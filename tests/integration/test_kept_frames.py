@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
+import gc
 import os
 import subprocess
 import sys
@@ -319,6 +320,32 @@ def test_of_many_ways_to_call_the_last_are_kept(place: Path, monkeypatch: pytest
     assert frames == []
 
 
+class Breaks(nn.Module):
+    def __init__(self, by: float) -> None:
+        super().__init__()
+        self.by = by
+
+    def forward(self, x: Tensor) -> Tensor:
+        print(end="")
+        return x * self.by
+
+
+@pytest.mark.parametrize("lengths", [(1, 2, 3), (3, 2, 1, 3), (5, 2, 4, 1)])
+def test_a_loop_that_breaks_at_other_positions(lengths: tuple[int, ...]) -> None:
+    """Where a loop goes on is a constant of the resume function. What it makes anew before that breaks, too; all that resumes a
+    frame lives as long as the frame's replacement, which models of the same classes share."""
+    x = torch.ones(3)
+    for _ in range(2):
+        for length in lengths:
+            model = nn.Sequential(*(Breaks(float(k + 2)) for k in range(length)))
+            compiled = fuselens.compile(model)
+            for _ in range(2):
+                torch.testing.assert_close(compiled(x), model(x))
+            del compiled
+            gc.collect()
+        fuselens.reset()
+
+
 def of_gradient(x: Tensor, y: Tensor) -> Tensor:
     return x.sin() + (1 if y.grad is None else 2)
 
@@ -379,6 +406,7 @@ CONSTANT = "import os\n@torch.compiler.assume_constant_result\ndef number():\n  
 HASHED = "def fn(x):\n    for name in {'a', 'b', 'c', 'd'}:\n        x = x * ord(name) + len(name)\n    return x\n"
 IMPORT = "def fn(x):\n    import colorsys\n    return x * colorsys.ONE_THIRD\n"
 PATCHED = PLAIN + "{patch}"
+TWO_BREAKS = "def fn(x):\n    y = {head}\n    print(end='')\n    y = y.sin()\n    print(end='')\n    return y * 2\n"
 CASES = {
     "nothing": (PLAIN, PLAIN, "kept"),
     "a line above": (PLAIN, "\n" + PLAIN, "traced"),
@@ -400,6 +428,8 @@ CASES = {
     "what is assumed constant": (CONSTANT, CONSTANT, "traced"),
     "the order of a set": (HASHED, HASHED, "traced"),
     "a module that is loaded": ("import colorsys\n" + IMPORT, "import colorsys\n" + IMPORT, "kept"),
+    "what precedes a break": (TWO_BREAKS.format(head="x + 1"), TWO_BREAKS.format(head="x + 1 + 1"), "traced"),
+    "the same breaks": (TWO_BREAKS.format(head="x + 1"), TWO_BREAKS.format(head="x + 1"), "kept"),
     "the state of torch": (PLAIN, PLAIN + "torch.set_default_dtype(torch.float64)\n", "traced"),
 }  # fmt: skip
 

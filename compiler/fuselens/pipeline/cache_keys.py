@@ -24,7 +24,6 @@ from torch import fx
 
 from .. import torch_private
 from ..capture.frame.captured import GraphFacts
-from ..capture.kept.names import fingerprint
 from ..capture.tracing.tracer import describe_tensor
 from ..config import Config, cache_key, capture_key
 from ..ir.contracts.signature import Sharing
@@ -107,14 +106,14 @@ def facts_of(captured: Captured) -> GraphFacts:
     return captured.facts
 
 
-def frame_key(code: types.CodeType, state: int, config: Config) -> str:
-    """What names the entries of frames of a code object; "" where something takes part in a trace that has no name.
+def frame_key(identity: tuple[Any, ...], state: int, config: Config) -> str:
+    """What names the entries of frames, which ``identity`` tells from others; "" where something takes part in a trace that has no name.
     ``state`` is who handles torch functions."""
     surroundings = torch_private.tracing_state()
     if surroundings is None:
         return ""
     return key_of({
-        "code": fingerprint(code), "functions": int(state), "grad": torch.is_grad_enabled(), "config": capture_key(config),
+        "code": identity, "functions": int(state), "grad": torch.is_grad_enabled(), "config": capture_key(config),
         "state": surroundings, "versions": versions(), "sources": own_sources(), "machine": [platform.machine(), machine()],
         "cards": torch.cuda.device_count() if torch.version.cuda else 0,
     })  # fmt: skip

@@ -163,10 +163,10 @@ class Frames:
 
     @classmethod
     def of(
-        cls, config: Config, code: types.CodeType, state: int, on_diagnostic: Callable[[report.Diagnostic], None]
+        cls, config: Config, identity: tuple[Any, ...], state: int, on_diagnostic: Callable[[report.Diagnostic], None]
     ) -> Frames | None:
         """None where something takes part in capturing that has no name."""
-        key = frame_key(code, state, config)
+        key = frame_key(identity, state, config)
         return cls(Cache.of(config), key, config.cache_limit, on_diagnostic) if key else None
 
     def all(self) -> Iterator[dict[str, Any]]:

@@ -128,8 +128,8 @@ class Recorder:
     def capturing(self, code: types.CodeType) -> AbstractContextManager[None]:
         return graph_cache.capturing(self.config, code, self.on_diagnostic, self._on_new)
 
-    def kept(self, code: types.CodeType, state: int) -> graph_cache.Frames | None:
-        """What the cache has of frames of ``code``; None where each process captures them: where somebody wants to see how, or
+    def kept(self, identity: tuple[Any, ...], state: int) -> graph_cache.Frames | None:
+        """What the cache has of frames that ``identity`` tells from others; None where each process captures them: where somebody wants to see how, or
         the program says things about functions that a name does not tell."""
         config = self.config
         plain = config.backend == "fuselens" and not (
@@ -144,7 +144,7 @@ class Recorder:
         )
         if not plain or seen or logs.wanted("trace_source") or marks.are_hidden() or switches.SWITCH.error:
             return None
-        return graph_cache.Frames.of(config, code, state, self.on_diagnostic)
+        return graph_cache.Frames.of(config, identity, state, self.on_diagnostic)
 
     def _on_new(self) -> None:
         """A frame is captured of which the cache knows nothing: its kernels will have to be compiled."""

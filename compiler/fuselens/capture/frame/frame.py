@@ -91,7 +91,7 @@ class Listener(Protocol):
     def on_frame(self, facts: Facts) -> None: ...
     def on_call(self, code: types.CodeType, args: tuple[Any, ...]) -> None: ...
     def capturing(self, code: types.CodeType) -> contextlib.AbstractContextManager[None]: ...
-    def kept(self, code: types.CodeType, state: int) -> KeptFrames | None: ...
+    def kept(self, identity: tuple[Any, ...], state: int) -> KeptFrames | None: ...
 
 
 class KeptFrames(Protocol):
@@ -315,7 +315,7 @@ class FrameCompiler:
         self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...]
     ) -> tuple[_hook.Entry | None] | None:
         """What another process made of the frame, if it serves for this call: its entry, or that there is nothing to compile."""
-        store = self.recorder.kept(code, torch_private.function_state())
+        store = self._store(code, torch_private.function_state())
         if store is None:
             return None
         tensor_layout.ensure()
@@ -337,6 +337,14 @@ class FrameCompiler:
                 return (self._made_of(candidate, code),)
         return None
 
+    def _store(self, code: types.CodeType, state: int) -> KeptFrames | None:
+        """What other processes made of frames of ``code``; None where each captures them."""
+        try:
+            return self.recorder.kept(kept.identity(code, self.resumes), state)
+        except Nameless as why:
+            log.debug("%s is captured in each process: %s", code.co_qualname, why)
+            return None
+
     def _made_of(self, candidate: kept.Candidate, code: types.CodeType) -> _hook.Entry:
         """The entry of what was kept; the report is told what it was told when that was made."""
         if candidate.data["breaks"] is not None:
@@ -354,7 +362,7 @@ class FrameCompiler:
         self, made: kept.Made, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], tracer: Tracer,
     ) -> None:  # fmt: skip
         """Lets other processes have what was made of a frame."""
-        store = self.recorder.kept(code, tracer.torch_state.function_state)
+        store = self._store(code, tracer.torch_state.function_state)
         if store is None or tracer.sizes is not None:
             return
         try:

@@ -88,10 +88,13 @@ class Resumes:
         """Whether the code is no resume function that was made here."""
         return id(program.code) not in self._origins
 
-    def family(self, root: Program) -> list[types.CodeType]:
-        """All that resumes ``root``. Its replacement keeps them alive; they know each other weakly: no collector looks
-        into code, and a loop resumes in itself."""
-        return self._families.setdefault(id(root.code), [])
+    def family(self, program: Program) -> list[types.CodeType]:
+        """All that resumes the root that ``program`` is, or that it goes back to: what a resume function puts on the stack before
+        it goes on can break, too. The root's replacement keeps them alive; they know each other weakly: no collector looks into
+        code, and a loop resumes in itself."""
+        while (found := self._origins.get(id(program.code))) is not None:
+            program = found[0]
+        return self._families.setdefault(id(program.code), [])
 
 
 def body_start(instructions: list[Instruction]) -> int:

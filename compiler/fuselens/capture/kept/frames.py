@@ -70,6 +70,16 @@ def _inside(code: types.CodeType) -> Iterator[tuple[tuple[int, ...], types.CodeT
             yield from (((i, *path), found) for path, found in _inside(constant))
 
 
+def identity(code: types.CodeType, resumes: Resumes) -> tuple[Any, ...]:
+    """What tells the frames of ``code`` from all others. A resume function is what it was made of: another compiled function may
+    have captured it as a function of its own, and its code does not tell what precedes it. Raises Nameless."""
+    place = resumes.place(code)
+    if place is None:
+        return ("code", fingerprint(code))
+    origin, index, slots, names = place
+    return "resumed", identity(origin.code, resumes), index, Writer()(slots), names
+
+
 # --- guards -----------------------------------------------------------------------------------------------------
 
 
@@ -119,7 +129,7 @@ def read_guards(
         elif _tag(operands) == "code":
             owner, (_, before, mark) = next(found), operands[0]
             code = getattr(owner, "__code__", None) if type(owner) is types.FunctionType else None
-            if code is None or fingerprint(code) != before or marks.mark_of(owner) != mark:
+            if code is None or _fingerprint(code) != before or marks.mark_of(owner) != mark:
                 raise Gone("a function is another")
             codes.append(code)
             checks.append((node, kind, code))
@@ -147,6 +157,14 @@ def _at(
         raise Gone("a function")
     at = dict(zip(different, found, strict=True))
     return [at[node] for node in wanted]
+
+
+def _fingerprint(code: types.CodeType) -> str:
+    """ "" for code that nothing was kept of."""
+    try:
+        return fingerprint(code)
+    except Nameless:
+        return ""
 
 
 def _compares_code(kind: int, operands: Sequence[Any]) -> bool:
@@ -188,7 +206,7 @@ def written_code(
     code: types.CodeType, replacement: types.CodeType, graph: Any, codes: Codes, resumes: Resumes
 ) -> dict[str, Any]:
     """The code that replaces ``code``, in which ``graph`` is the compiled graph. Raises Nameless."""
-    family = resumes.family(resumes.whole(program(code)))
+    family = resumes.family(program(code))
 
     def special(obj: Any) -> tuple[Any, ...] | None:
         if graph is not None and obj is graph:
@@ -222,7 +240,7 @@ def read_code(data: Mapping[str, Any], code: types.CodeType, codes: Codes, resum
     find = Reader({
         "graph": lambda: GRAPH,
         "end": lambda: END,
-        "family": lambda: Kept(resumes.family(resumes.whole(program(code)))),
+        "family": lambda: Kept(resumes.family(program(code))),
         "inside": codes.at,
         "resumed": lambda whole, *parts: resumes.at(origin_of(whole, code, resumes), *map(find, parts)),
         "retry": lambda *parts: eager_retry(code, *map(find, parts)),

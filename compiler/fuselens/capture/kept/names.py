@@ -290,7 +290,10 @@ _READERS: dict[str, Callable[..., Any]] = {
 
 
 def fingerprint(code: types.CodeType) -> str:
-    """A digest of all that a code object is: its instructions, constants, names, and where it stands."""
+    """A digest of all that a code object is: its instructions, constants, names, and where it stands.
+
+    Resume functions have constants of ours. Raises Nameless for any that are neither plain nor known by a name.
+    """
     return hashlib.sha256(repr(_parts(code)).encode("utf-8", "surrogatepass")).hexdigest()[:40]
 
 
@@ -308,7 +311,7 @@ def _parts(value: Any) -> Any:
         return "frozenset", *sorted(map(repr, map(_parts, value)))
     if type(value) in _PLAIN or value is ...:
         return type(value).__name__, repr(value)
-    return type(value).__qualname__, getattr(value, "__qualname__", "")
+    return Writer(lambda obj: ("code", _parts(obj)) if type(obj) is types.CodeType else None)(value)
 
 
 def described(obj: Any) -> list[Any]:
