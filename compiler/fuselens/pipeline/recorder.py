@@ -129,8 +129,8 @@ class Recorder:
         return graph_cache.capturing(self.config, code, self.on_diagnostic, self._on_new)
 
     def kept(self, identity: tuple[Any, ...], state: int) -> graph_cache.Frames | None:
-        """What the cache has of frames that ``identity`` tells from others; None where each process captures them: where somebody wants to see how, or
-        the program says things about functions that a name does not tell."""
+        """What the cache has of frames that ``identity`` tells from others; None where each process captures them: where somebody
+        wants to see how, or the program says things about functions that a name does not tell."""
         config = self.config
         plain = config.backend == "fuselens" and not (
             config.freezing or config.explore or config.weightless or config.guard_costs or config.until
