@@ -24,7 +24,9 @@ def run_of(*devices: str) -> Any:
     with mode:
         fake = torch.empty(8, device="cuda:1")
     torch_private.propagate(module, mode, [fake])
-    return SimpleNamespace(captured=SimpleNamespace(module=module, sizes=None, inputs=[]), loops=True, config=None)
+    return SimpleNamespace(
+        captured=SimpleNamespace(module=module, sizes=None, inputs=[], facts=None), loops=True, config=None
+    )
 
 
 def test_they_run_eagerly() -> None:

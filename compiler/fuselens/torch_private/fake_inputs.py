@@ -12,7 +12,7 @@ import torch.utils.checkpoint
 from . import result_layouts
 from .autograd import times_written
 from .fake_tensors import _inference_as_in
-from .names import PYTREE, private
+from .names import PYTREE, Missing, private
 from .symbolic_sizes import source_class
 
 if TYPE_CHECKING:
@@ -38,7 +38,14 @@ def fake_static(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
 def fake_of_layout(mode: FakeTensorMode, tensor: torch.Tensor, sizes: Any, strides: Any) -> torch.Tensor:
     """A fake of ``mode`` like ``tensor``, with such sizes and strides, which may be symbolic."""
     with mode, _inference_as_in(tensor):
-        fake = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device=tensor.device)
+        if mode.shape_env is None and not isinstance(
+            private.in_kernel_invocation, Missing
+        ):  # torch's way to it imports sympy, for which a warm start has no use
+            with private.in_kernel_invocation(mode):
+                below = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device="meta")
+            fake = FakeTensor(mode, below, tensor.device)
+        else:
+            fake = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device=tensor.device)
         if tensor.requires_grad and not tensor.is_leaf and _has_gaps(sizes, strides, fake):
             with torch.enable_grad():  # a write to nothing gives it a history; a clone would have other strides
                 fake.narrow(0, 0, 0).add_(torch.zeros((), dtype=fake.dtype, device=fake.device, requires_grad=True))
