@@ -18,6 +18,8 @@ if sys.implementation.name != "cpython" or not _OLDEST <= sys.version_info[:2] <
 
 if TYPE_CHECKING:
     from . import config
+    from .aot.container import ArtifactError
+    from .aot.loading import Artifact
     from .api import (
         BackendError,
         CodedError,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
         RecompileError,
         UsageError,
         allow_in_graph,
+        aot_compile,
         assume_constant_result,
         compile,  # noqa: A004 - torch's own name for it
         cudagraph_mark_step_begin,
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
         graph_break,
         is_compiling,
         list_backends,
+        load,
         load_cache_artifacts,
         mark_dynamic,
         mark_static,
@@ -54,10 +58,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "BackendError", "CodedError", "CompiledModule", "ConstraintError", "FuselensWarning", "GraphBreakError",
-    "RecompileError", "UsageError", "allow_in_graph", "assume_constant_result", "compile", "config",
+    "Artifact", "ArtifactError", "BackendError", "CodedError", "CompiledModule", "ConstraintError", "FuselensWarning", "GraphBreakError",
+    "RecompileError", "UsageError", "allow_in_graph", "aot_compile", "assume_constant_result", "compile", "config",
     "cudagraph_mark_step_begin", "disable", "error_on_graph_break", "example", "explain", "graph_break", "is_compiling",
-    "list_backends", "load_cache_artifacts", "mark_dynamic", "mark_static", "mark_static_address", "mark_unbacked",
+    "list_backends", "load", "load_cache_artifacts", "mark_dynamic", "mark_static", "mark_static_address", "mark_unbacked",
     "maybe_mark_dynamic", "register_backend", "reset", "save_cache_artifacts", "set_logs", "set_stance",
     "substitute_in_graph",
 ]  # fmt: skip
@@ -72,6 +76,10 @@ def __getattr__(name: str) -> Any:
         from .record import notices  # a filter of warnings needs no torch
 
         return notices.FuselensWarning
+    if name in ("Artifact", "ArtifactError"):
+        from .aot import container, loading
+
+        return loading.Artifact if name == "Artifact" else container.ArtifactError
     if name == "set_logs":
         from .record import logs
 

@@ -9,12 +9,14 @@ import dataclasses
 import functools
 import inspect as inspecting
 import itertools
+import os
 import sys
 import time
 import traceback
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
@@ -57,9 +59,9 @@ from .runtime.cache.store import Cache
 
 __all__ = [
     "Annotation", "BackendError", "CodedError", "CompiledModule", "ConstraintError", "GraphBreakError",
-    "RecompileError", "UsageError", "allow_in_graph", "assume_constant_result", "compare", "compile",
+    "RecompileError", "UsageError", "allow_in_graph", "aot_compile", "assume_constant_result", "compare", "compile",
     "cudagraph_mark_step_begin", "disable", "error_on_graph_break", "example", "explain", "graph_break", "inspect",
-    "is_compiling", "list_backends", "load_cache_artifacts", "mark_dynamic", "mark_static", "mark_static_address",
+    "is_compiling", "list_backends", "load", "load_cache_artifacts", "mark_dynamic", "mark_static", "mark_static_address",
     "mark_unbacked", "maybe_mark_dynamic", "register_backend", "reset", "save_cache_artifacts", "set_stance",
     "substitute_in_graph", "torch_backend",
 ]  # fmt: skip
@@ -67,6 +69,7 @@ __all__ = [
 logs.from_environment(*logs_of_environment())
 
 if TYPE_CHECKING:
+    from .aot.loading import Artifact
     from .runtime.cache.artifacts import CacheInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -317,6 +320,83 @@ def _followed(make: Callable[[Captured], Callable[..., Any]], recorder: Recorder
         return _hook.disabled(follower.timed(compiled, number))
 
     return compile_captured
+
+
+# --- artifacts ------------------------------------------------------------------------------------------------------
+
+
+def aot_compile(
+    fn: Any, *calls: Any, to: str | os.PathLike[str], dynamic: bool | None = None, mode: str | None = None,
+    options: Mapping[str, Any] | None = None, training: bool = False, weights: bool = True, isas: Iterable[str] | None = None,
+    check: bool = True,
+) -> Artifact:  # fmt: skip
+    """Compiles a function or module into one file, which :func:`load` loads in another process without tracing and without a compiler.
+
+    Args:
+        fn: a Python function, a method, or an ``nn.Module``. It must be captured whole.
+        calls: for each way to call it, a tuple of positional arguments, or ``(args, kwargs)`` with a dict. Values are used to
+            capture it and, with ``check``, to compare the artifact with eager, on copies.
+        to: the file, which is replaced if it exists.
+        dynamic: whether sizes of tensors are symbolic; by default they are those of the calls.
+        mode, options: as for :func:`compile`.
+        training: whether it has the backward, too. Otherwise it is called without gradients, whatever the caller has set.
+        weights: whether the tensors of a module are in the file. Otherwise :func:`load` is given them.
+        isas: instruction sets for a CPU, of "avx512", "avx2", "sse2", "neon" and "scalar", best first; by default this
+            processor's, and on x86-64 "avx512" and "avx2", of which the loader takes the best that its processor has.
+        check: whether it is loaded and compared with eager before this returns.
+
+    Returns the artifact as :func:`load` gives it.
+    Raises ArtifactError (FL927) where no file can be made of it, GraphBreakError where it is not captured whole.
+    """
+    from .aot import loading, making, proof
+
+    if not calls:
+        raise TypeError("aot_compile needs at least one tuple of arguments to compile for")
+    config = with_options(from_environment(fullgraph=True, dynamic=dynamic, mode=mode or "default"), options)
+    given = [_call_of(call) for call in calls]
+    path = Path(to)
+    chosen = tuple(isas) if isas is not None else making.default_isas(config)
+    original = _uncompiled(fn)
+    digest = making.make(original, given, path, config=config, training=training, weights=weights, isas=chosen)
+    state = original.state_dict() if isinstance(original, torch.nn.Module) and not weights else None
+    artifact = loading.load(path, config=config, weights=state, sha256=digest)
+    if check:
+        try:
+            proof.prove(original, given, artifact)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+    return artifact
+
+
+def load(
+    path: str | os.PathLike[str], *, weights: Mapping[str, torch.Tensor] | None = None, sha256: str = ""
+) -> Artifact:
+    """Loads an artifact of :func:`aot_compile`. Nothing is traced, no compiler runs. Loading a file is as good as running its code.
+
+    Args:
+        weights: tensors by name, such as the ``state_dict`` of a module; they take the place of those in the file, and are used
+            as they are: not copied.
+        sha256: the digest that the artifact must have (``artifact.digest``).
+
+    Raises ArtifactError (FL928) for a file that is none, is damaged, or does not fit this process.
+    """
+    from .aot import loading
+
+    return loading.load(Path(path), config=from_environment(), weights=weights, sha256=sha256)
+
+
+def _call_of(call: Any) -> Any:
+    """A tuple of positional arguments, or (args, kwargs)."""
+    from .aot.making import Call
+
+    if not isinstance(call, tuple):
+        raise TypeError(
+            f"aot_compile takes tuples of arguments, got a {type(call).__name__}: write (x,) for one argument"
+        )
+    if len(call) == 2 and isinstance(call[0], tuple) and type(call[1]) is dict:
+        return Call(call[0], call[1])
+    return Call(call, {})
 
 
 # --- small functions ----------------------------------------------------------------------------------------------

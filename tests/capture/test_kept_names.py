@@ -20,7 +20,7 @@ from torch import nn
 
 from fuselens import torch_private
 from fuselens.capture.kept.names import Gone, Nameless, Reader, Writer, described, fingerprint
-from fuselens.pipeline.graph_cache import _form
+from fuselens.pipeline.graph_cache import form
 
 
 class Kind(enum.Enum):
@@ -42,7 +42,7 @@ def function() -> int:
 
 def through(obj: Any) -> Any:
     """What another process reads, which has the bytes alone."""
-    return Reader()(_form().read(_form().written(Writer()(obj))))
+    return Reader()(form().read(form().written(Writer()(obj))))
 
 
 SAME = [

@@ -45,6 +45,8 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         yield found
 
 
+ROOT = Path(__file__).resolve().parents[2]
+
 # --- programs -------------------------------------------------------------------------------------------------------
 
 W = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
@@ -227,6 +229,33 @@ def test_nothing_is_traced_again(program: Callable[..., Any], grad: bool, monkey
         same(found, observed(warm, grad))
     assert frames == []
     assert said(warm) == said(cold)
+
+
+def write_to_one_of_several(x: Tensor) -> Tensor:
+    x.unbind(-1)[0].fill_(2)
+    return x
+
+
+def test_the_values_of_a_graph_that_no_cache_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its nodes get their values when a stage asks: views of an input are views of what stands for that."""
+    for again in (False, True):
+        with traced(monkeypatch) as names:
+            x = torch.ones(()).expand(8)
+            assert fuselens.compile(write_to_one_of_several, backend="fuselens")(x) is x
+            assert x.tolist() == [2.0] * 8
+            assert names == [] or not again
+        fuselens.reset()
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("suite", ["autograd", "integration", "capture", "api"])
+def test_a_suite_twice_on_one_cache(suite: str, tmp_path: Path) -> None:
+    """The second run has its frames of the first."""
+    environment = {**os.environ, "FUSELENS_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-m", "not e2e and not sweep", f"tests/{suite}"]
+    for _ in range(2):
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-4000:]
 
 
 def test_a_backward_that_was_not_compiled_before(monkeypatch: pytest.MonkeyPatch) -> None:

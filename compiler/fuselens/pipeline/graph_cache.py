@@ -120,7 +120,7 @@ class GraphCache:
         if not self.key.name or sum(t.numel() * t.element_size() for t in program.constants.values()) > _LIMIT:
             return
         with contextlib.suppress(NotStorable):
-            self.cache.put(_KIND, self.key.name, _form().written(content), f".{phase}")
+            self.cache.put(_KIND, self.key.name, form().written(content), f".{phase}")
             if phase == "forward":
                 self._tell()
         trim(self.cache.root, self._limit)
@@ -182,7 +182,7 @@ class Frames:
     def add(self, data: dict[str, Any]) -> None:
         """Keeps ``data``, unless something in it is no plain data; over what was not used for longest where there are many."""
         with contextlib.suppress(NotStorable):
-            content = _form().written(data)
+            content = form().written(data)
             self._cache.put(_FRAME, self._key, content, min(_NUMBERS, key=self._used))
         self._told()
         trim(self._cache.root, self._limit)
@@ -203,7 +203,7 @@ class Frames:
 
 
 @functools.cache
-def _form() -> Form:
+def form() -> Form:
     from ..ir.contracts import signature, source
 
     mine = (Entry, Program, Layout, GraphFacts)
@@ -224,7 +224,7 @@ def _form() -> Form:
 def _read(data: bytes, kind: type[T]) -> T | None:
     """What an entry holds; None where it cannot be read, for whatever reason, or is something else."""
     try:
-        content = _form().read(data)
+        content = form().read(data)
     except Exception:  # noqa: BLE001
         return None
     return content if isinstance(content, kind) else None
@@ -255,7 +255,7 @@ def capturing(
         yield
     if not apart and used.keys() - known.keys():
         with contextlib.suppress(NotStorable):
-            cache.put(_RESULTS, key, _form().written(used))
+            cache.put(_RESULTS, key, form().written(used))
         for diagnostic in cache.drain():
             on_diagnostic(diagnostic)
 

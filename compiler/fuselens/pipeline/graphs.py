@@ -27,7 +27,7 @@ from ..runtime.gpu import triton_worker
 from . import gpu, programs
 from .cache_keys import Key, facts_of, key_for
 from .effects import with_effects
-from .graph_cache import GraphCache
+from .graph_cache import Entry, GraphCache, Program
 from .parts import Compiler, decided_by_data
 from .recorder import Recorder, Run
 from .refusals import eagerly, or_eager, restoring, watched
@@ -149,22 +149,44 @@ def _compile(run: Run, lazy: frozenset[int] = frozenset()) -> Callable[..., Any]
         raise Untraceable("it writes to an input that is a lazily conjugated or negated view")
     if not written:
         return _freezing(traced, run) or _compile_traced(traced, run)
-    visible = {m.input for m in signature.mutations if m.differentiable}
-    grad = captured.grad_enabled or signature.enables_grad
-    find = functools.partial(sharing.find, written=written, visible=visible, grad=grad)
-    shared = find(captured.inputs, wanted=sharing.tensors(captured.inputs))
+    shared = _finding(captured, signature)(captured.inputs, wanted=sharing.tensors(captured.inputs))
     if shared is not NOTHING_SHARED:
         traced = _trace(run, shared)
-    ready = _compile_traced(traced, run)
-    wanted = sorted({*written, *captured.arguments, *shared.companions})
-    if len(wanted) == 1:
-        return ready
 
     def compile_for(shared: Sharing) -> Callable[..., Any]:
         other = run.again()
         return or_eager(lambda: _compile_traced(_trace(other, shared), other), other)
 
-    find = functools.partial(find, wanted=wanted)
+    return _as_inputs_share(_compile_traced(traced, run), captured, signature, shared, compile_for)
+
+
+def of_entry(captured: Captured, recorder: Recorder, entry: Entry, backward: Program | None) -> Callable[..., Any]:
+    """The callable of a graph whose programs another process made. It never traces, and runs the graph as it was captured where
+    inputs share memory in another way than when that was made. Raises what building its programs does."""
+    run = Run(captured, recorder, recorder.new_graph(captured))
+    signature, eager = entry.signature, eagerly(captured)
+    ready = _of_entry(entry, backward, run)
+    call = _as_inputs_share(ready, captured, signature, signature.sharing, lambda shared: eager)
+    return _hook.disabled(call)
+
+
+def _finding(captured: Captured, signature: Signature) -> Callable[..., Sharing]:
+    """What finds how inputs share memory with those that the graph writes to."""
+    written = {m.input for m in signature.mutations}
+    visible = {m.input for m in signature.mutations if m.differentiable}
+    grad = captured.grad_enabled or signature.enables_grad
+    return functools.partial(sharing.find, written=written, visible=visible, grad=grad)
+
+
+def _as_inputs_share(
+    ready: Callable[..., Any], captured: Captured, signature: Signature, shared: Sharing,
+    compile_for: Callable[[Sharing], Callable[..., Any]],
+) -> Callable[..., Any]:  # fmt: skip
+    """``ready``, which is for inputs that share memory as ``shared`` says, and what is compiled for others."""
+    wanted = sorted({*(m.input for m in signature.mutations), *captured.arguments, *shared.companions})
+    if not signature.mutations or len(wanted) == 1:
+        return ready
+    find = functools.partial(_finding(captured, signature), wanted=wanted)
     return sharing.by_sharing(ready, shared, find, compile_for, eagerly(captured))
 
 
@@ -269,6 +291,10 @@ def _compile_traced(traced: _Traced, run: Run, *, constants: Mapping[int, Any] |
         call = compile_joint(traced.joint, run, traced.cache, again=traced.again, constants=constants or {})
         traced.keep_conditions()
         return call
+    return _of_entry(entry, backward, run)
+
+
+def _of_entry(entry: Entry, backward: Program | None, run: Run) -> Callable[..., Any]:
     run.graph.training = entry.training
     run.decided(entry.decisions)
     for stage in entry.stages:

@@ -607,6 +607,27 @@ TABLE: dict[str, Entry] = {
             "FUSELENS_REMOTE_CACHE names it. What it would have had is compiled here, and stays in this machine's own cache.",
             "Look whether the address is right, can be reached and written, and whether its client (fsspec's, or redis) is installed.",
         ),
+        _e(
+            "FL927",
+            "artifact not made",
+            "no artifact is made of {what}: {why}",
+            "An artifact has whole graphs, the code around them, and tensors. Nothing is written.",
+            "Make the function whole (fullgraph=True names what breaks it); pass objects as arguments, or use their values only.",
+        ),
+        _e(
+            "FL928",
+            "artifact not loaded",
+            "{what} cannot be loaded: {why}",
+            "An artifact serves the versions of Python and torch, and the kind of machine, that it was made with.",
+            "Make it again with these versions, or copy it again if it is damaged.",
+        ),
+        _e(
+            "FL929",
+            "no entry for a call",
+            "{what} was not made for this call: {why}",
+            "An artifact serves the calls that it was made for, and others that pass the same guards. It never compiles.",
+            "Give aot_compile such a call, too, or dynamic=True where sizes vary. `artifact.calls` tells what is in it.",
+        ),
     )
 }
 

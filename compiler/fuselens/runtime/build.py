@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import errno
 import functools
+import hashlib
 import importlib.util
 import itertools
 import os
@@ -225,12 +226,48 @@ def plan(text: str, isa_flags: tuple[str, ...], config: Config) -> Plan:
     return Plan(text, compiler, flags, libraries, variables)
 
 
+_carried: dict[str, bytes] = {}
+
+
+def carried_key(text: str, isa_flags: tuple[str, ...]) -> str:
+    """What names a library that came without its compiler: what it was made of."""
+    return key_of({"text": text, "flags": isa_flags, "machine": platform.machine()})
+
+
+def carry(key: str, library: bytes) -> None:
+    """A library that :func:`build` takes for such a text; see :func:`carried_key`."""
+    _carried.setdefault(key, library)
+
+
+def content(text: str, isa_flags: tuple[str, ...], config: Config, cache: Cache) -> bytes:
+    """The library that :func:`build` has made of a text, or was given for it."""
+    found = _carried.get(carried_key(text, isa_flags)) or cache.get(KIND, plan(text, isa_flags, config).key, SUFFIX)
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, "it was removed since it was made", str(cache.root))
+    return found
+
+
+def _of_carried(text: str, isa_flags: tuple[str, ...], cache: Cache) -> tuple[Path, ctypes.CDLL] | None:
+    key = carried_key(text, isa_flags) if _carried else ""
+    content = _carried.get(key)
+    if content is None:
+        return None
+    entry = KIND, key_of({"carried": key, "content": hashlib.sha256(content).hexdigest()}), SUFFIX
+    if not cache.exists(*entry):
+        cache.put(*entry[:2], content, SUFFIX)
+    with cache.opened(*entry) as found:
+        return None if found is None else (found.path, _load(found, cache))
+
+
 def build(text: str, isa_flags: tuple[str, ...], config: Config, cache: Cache, patient: bool = False) -> Built:
     """Builds C++ ``text`` (or finds it built), and loads it. Raises :class:`NoCompiler` and :class:`BuildFailed`.
 
     A library that does not load is rebuilt once. ``patient``: the compiler gives way to whatever else the machine does.
     """
     start = time.perf_counter()
+    carried = _of_carried(text, isa_flags, cache)
+    if carried is not None:
+        return Built(*carried, True, time.perf_counter() - start)
     planned = plan(text, isa_flags, config)
     entry = KIND, planned.key, SUFFIX
     with cache.opened(*entry) as found:

@@ -40,6 +40,7 @@ _CODE_FIELDS = (
 GRAPH = object()
 _VALUES = (range, torch.device)
 """Objects that guards compare by identity, and that are made anew in each process."""
+_WRITE = Writer()
 
 
 class Codes:
@@ -84,10 +85,9 @@ def identity(code: types.CodeType, resumes: Resumes) -> tuple[Any, ...]:
 
 
 def written_guards(
-    guards: _hook.Guards, function: types.FunctionType, args: tuple[Any, ...]
+    guards: _hook.Guards, function: types.FunctionType, args: tuple[Any, ...], write: Writer = _WRITE
 ) -> tuple[dict[str, Any], list[types.CodeType]]:
     """A guard program that holds for a call, and the code objects of functions that it compares. Raises Nameless."""
-    write = Writer()
     owners = [guards.nodes[node][0] for node, kind, *operands in guards.checks if _compares_code(kind, operands)]
     functions = iter(_at(guards.nodes, owners, function, args))
     codes: list[types.CodeType] = []

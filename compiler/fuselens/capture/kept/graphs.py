@@ -61,19 +61,21 @@ def read(nodes: Sequence[tuple[Any, ...]]) -> fx.Graph:
     return graph
 
 
-def filling(module: fx.GraphModule, fakes: Sequence[Any], mode: Any, grad_enabled: bool) -> Callable[[], None]:
-    """What runs the graph on such fake tensors, so that each node knows its value. The fakes themselves stay as they are."""
+def filling(module: fx.GraphModule, fakes: list[Any], mode: Any, grad_enabled: bool) -> Callable[[], None]:
+    """What runs the graph on such fake tensors, so that each node knows its value. As after a trace, ``fakes`` are the values of its
+    placeholders, but for those that the graph changes: these have others then, as they are before the graph runs."""
 
     def fill() -> None:
         before = torch.is_grad_enabled()
-        own = [torch_private.fake_of_layout(mode, fake, fake.shape, fake.stride()) for fake in fakes]
+        unchanged = [torch_private.fake_of_layout(mode, fake, fake.shape, fake.stride()) for fake in fakes]
         try:
             with torch_private.without_torch_function():
                 torch_private.set_grad_enabled(grad_enabled)
-                torch_private.propagate(module, mode, own)
+                torch_private.propagate(module, mode, fakes)
         finally:
             torch_private.set_grad_enabled(before)
-        for node, fake in zip((n for n in module.graph.nodes if n.op == "placeholder"), fakes, strict=True):
-            node.meta["val"] = fake
+        for i, fake in enumerate(unchanged):
+            if torch_private.differs(fakes[i], fake):
+                fakes[i] = fake
 
     return fill

@@ -1,0 +1,1 @@
+"""Artifacts: compiled functions in a file, which another process loads without tracing, and without a compiler."""
