@@ -34,6 +34,7 @@ from torch import fx
 
 from fuselens import torch_private
 
+from ..ir.collectives import communicates
 from ..ir.contracts.signature import NOTHING_SHARED, Mutation, Sharing, Signature, Tangent
 from .decompositions import Decompositions, table
 from .recorder import OperatorRecorder
@@ -179,9 +180,11 @@ def _close(graph: fx.Graph, inputs: Inputs, results: Results, backward: Backward
 
 
 def _drop_dead(graph: fx.Graph) -> None:
-    """Remove nodes without users. Random operators stay: eager draws those numbers too; and those that only check."""
+    """Remove nodes without users. Random operators stay: eager draws those numbers too; and those that only check, and those in
+    which other ranks take part."""
     for node in reversed(list(graph.nodes)):
         kept = node.op in ("placeholder", "output") or node.meta.get("random") or node.meta.get("check")
+        kept = kept or communicates(node.target)
         if not node.users and not kept:
             graph.erase_node(node)
 

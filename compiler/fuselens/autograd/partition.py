@@ -33,6 +33,7 @@ from torch import fx
 from fuselens import torch_private
 from fuselens.record.report import Decision
 
+from ..ir.collectives import communicates
 from ..ir.contracts.signature import SavedValue, Signature
 from . import min_cut
 from .joint import Joint
@@ -529,8 +530,9 @@ def is_number(node: fx.Node) -> bool:
 
 
 def _runs_unused(node: fx.Node) -> bool:
-    """Whether the forward computes the node even when nothing reads it: eager draws its numbers, or checks values."""
-    return bool(node.meta.get("random") or node.meta.get("check"))
+    """Whether the forward computes the node even when nothing reads it: eager draws its numbers, checks values, or other ranks
+    take part."""
+    return bool(node.meta.get("random") or node.meta.get("check")) or communicates(node.target)
 
 
 def _is_computed(node: fx.Node) -> bool:

@@ -22,13 +22,14 @@ import torch.nn.functional as F
 
 from .. import torch_private
 from .bytecode.decoding import decode
+from .polyfills import collectives
 from .polyfills import python as polyfills
 from .polyfills import torch_functions as torch_polyfills
 from .program import switches
 
 TORCH_DIRECTORY = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _OWN_DIRECTORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_TRACED_OWN = (polyfills.__file__, switches.__file__, torch_polyfills.__file__)
+_TRACED_OWN = (polyfills.__file__, switches.__file__, torch_polyfills.__file__, collectives.__file__)
 _STANDARD = tuple(
     os.path.join(d, "") for d in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")} if d
 )  # fmt: skip

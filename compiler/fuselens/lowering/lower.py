@@ -18,6 +18,7 @@ from torch import fx
 from torch.fx.node import map_arg
 
 from fuselens import torch_private
+from fuselens.ir import collectives
 from fuselens.ir.affine import symbol_names
 from fuselens.ir.loops import Buffer, Extern, Graph, Ref
 from fuselens.lowering.builder import Builder, Declined, LoweringError, Pair, contiguous_strides, expression
@@ -98,7 +99,7 @@ VENDOR: dict[str, str] = dict.fromkeys(
         "aten._assert_async", "aten.lu_unpack", "aten.ormqr", "aten.triangular_solve",
     ),
     _VENDOR,
-)  # fmt: skip
+) | {str(operator).rpartition(".")[0]: "other ranks take part in it" for operator in collectives.OWN}  # fmt: skip
 _RANDOM = "its random numbers come from torch's generator, in program order"
 _BESIDE = "it computes on the CPU in a graph whose kernels run on another device"
 _ARITHMETIC = frozenset({operator.add, operator.sub, operator.mul, operator.truediv, operator.neg})

@@ -18,7 +18,7 @@ from torch import fx
 from .. import torch_private
 from ..autograd.untraceable import Untraceable
 from ..codegen.generate import generate
-from ..ir import text
+from ..ir import collectives, text
 from ..ir.contracts.source import Generated
 from ..ir.graphs import graph_text
 from ..ir.loops import Graph
@@ -119,6 +119,7 @@ def through(stages: Sequence[Stage], work: Work, *, quiet: bool = False) -> Work
 
 def _simplified(work: Work) -> Work:
     does = work.run.rewrites
+    collectives.settle(work.module.graph)
     module = simplify(work.module) if does("simplify") else work.module
     if work.absent:
         return work.and_decided(call_own_attention(module, "cuda"), module=module)  # the CPU's libraries do not matter

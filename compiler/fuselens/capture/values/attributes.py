@@ -20,6 +20,7 @@ from .. import classify
 from ..arrays import operations as arrays
 from ..breaks import Break, Raised, raising
 from ..hook import _hook
+from ..rules.table import RULES
 from ..tracing import sources as src
 from ..tracing import wrapping
 from ..tracing.wrapping import CONSTANT_TYPES
@@ -677,11 +678,13 @@ def bind(m: Machine, found: Any, receiver: Value, name: str, place: src.Source |
         return class_method(m, found, place, Known(receiver.python_type))
     if isinstance(found, property):
         getter = unwrapped(m, found, place, "fget")
-        if not isinstance(getter, FunctionValue):
+        if not isinstance(getter, FunctionValue) and not (isinstance(getter, Known) and getter.value in RULES):
             raise Break("FL106", what=name, why="the property is not a Python function")
         return m.call(getter, [receiver], {})
     if place is not None and hasattr(type(found), "__get__"):
         m.tracer.guard_identity(place, found)
+    if type(found).__name__ == "instancemethod":  # a method that pybind11 has made
+        return MethodValue(Known(found.__func__), receiver)
     if isinstance(found, functools.cached_property) and isinstance(receiver, ObjectValue) and found.attrname == name:
         result = m.call(unwrapped(m, found, place, "func"), [receiver], {})
         assign(m, receiver, name, result)

@@ -1,0 +1,85 @@
+"""Collectives of torch.distributed as operators of a graph: each starts the communication and waits for it.
+
+torch has functional operators that return at once, and ``wait_tensor``, which returns what it is given. Between the two, memory
+is read and written that a program of ours could use again. So one operator of ours stands for the pair. Operators take the
+result of the one ``after`` which they communicate, so that all ranks do so in one order, whatever else is reordered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from .. import torch_private
+
+_library = torch.library.Library("fuselens", "FRAGMENT")
+_own: dict[str, Any] = {}
+
+
+def _group(name: Any) -> Any:
+    return name if isinstance(name, str) else name.group_name
+
+
+def _define(name: str, parameters: str, meta: Callable[..., Tensor]) -> None:
+    """``fuselens::name``, which is ``_c10d_functional::name`` and the wait for it."""
+
+    def run(*given: Any) -> Tensor:
+        operators = torch.ops._c10d_functional
+        return operators.wait_tensor(getattr(operators, name)(*given[:-1]))
+
+    _library.define(f"{name}(Tensor input, {parameters}, str group, Tensor? after) -> Tensor")
+    _library.impl(name, run, "CompositeExplicitAutograd")
+    _library.impl(name, meta, "Meta")
+    _own[name] = getattr(torch.ops.fuselens, name).default
+    fx.node.has_side_effect(_own[name])  # the other ranks take part in it
+
+
+def _like(x: Tensor, *_: Any) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+def _rows(x: Tensor, count: Any) -> Tensor:
+    return x.new_empty([count, *x.shape[1:]])
+
+
+_define("all_reduce", "str reduce_op", _like)
+_define("broadcast", "int src", _like)
+_define("all_gather_into_tensor", "int group_size", lambda x, size, *_: _rows(x, x.shape[0] * size))
+_define("reduce_scatter_tensor", "str reduce_op, int group_size", lambda x, op, size, *_: _rows(x, x.shape[0] // size))
+_define(
+    "all_to_all_single", "SymInt[] output_split_sizes, SymInt[] input_split_sizes",
+    lambda x, out, *_: _rows(x, sum(out)) if out else _like(x),
+)  # fmt: skip
+_library.define("wait(Tensor input) -> Tensor")
+_library.impl("wait", lambda x: torch.ops._c10d_functional.wait_tensor(x).clone(), "CompositeExplicitAutograd")
+_library.impl("wait", _like, "Meta")
+OWN = frozenset(_own.values())
+
+
+def communicates(target: Any) -> bool:
+    """Whether an operator is a collective, of torch's or of ours, or waits for one."""
+    return isinstance(target, torch_private.OpOverload) and (target.namespace == "_c10d_functional" or target in OWN)
+
+
+def settle(graph: fx.Graph) -> None:
+    """Puts our operators in the place of torch's pairs, in a graph of ATen operators."""
+    functional = {f"_c10d_functional.{name}.default": own for name, own in _own.items()}
+    if not any(str(node.target).startswith("_c10d_functional.") for node in graph.nodes):
+        return
+    last: dict[str, fx.Node] = {}
+    for node in list(graph.nodes):
+        own = functional.get(str(node.target)) if node.op == "call_function" else None
+        if own is not None:
+            group = _group(node.args[-1])
+            node.args = (*node.args[:-1], group, last.get(group))
+            node.target, last[group] = own, node
+        elif str(node.target) == "_c10d_functional.wait_tensor.default":
+            given: Any = node.args[0]
+            if given.target in OWN:
+                node.replace_all_uses_with(given)
+                graph.erase_node(node)
+            else:
+                node.target = torch.ops.fuselens.wait.default
