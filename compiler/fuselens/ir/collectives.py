@@ -27,8 +27,7 @@ def _define(name: str, parameters: str, meta: Callable[..., Tensor]) -> None:
     """``fuselens::name``, which is ``_c10d_functional::name`` and the wait for it."""
 
     def run(*given: Any) -> Tensor:
-        operators = torch.ops._c10d_functional
-        return operators.wait_tensor(getattr(operators, name)(*given[:-1]))
+        return torch_private.collective("wait_tensor")(torch_private.collective(name)(*given[:-1]))
 
     _library.define(f"{name}(Tensor input, {parameters}, str group, Tensor? after) -> Tensor")
     _library.impl(name, run, "CompositeExplicitAutograd")
@@ -54,29 +53,29 @@ _define(
     lambda x, out, *_: _rows(x, sum(out)) if out else _like(x),
 )  # fmt: skip
 _library.define("wait(Tensor input) -> Tensor")
-_library.impl("wait", lambda x: torch.ops._c10d_functional.wait_tensor(x).clone(), "CompositeExplicitAutograd")
+_library.impl("wait", lambda x: torch_private.collective("wait_tensor")(x).clone(), "CompositeExplicitAutograd")
 _library.impl("wait", _like, "Meta")
 OWN = frozenset(_own.values())
 
 
 def communicates(target: Any) -> bool:
     """Whether an operator is a collective, of torch's or of ours, or waits for one."""
-    return isinstance(target, torch_private.OpOverload) and (target.namespace == "_c10d_functional" or target in OWN)
+    return torch_private.is_collective(target) or target in OWN
 
 
 def settle(graph: fx.Graph) -> None:
     """Puts our operators in the place of torch's pairs, in a graph of ATen operators."""
-    functional = {f"_c10d_functional.{name}.default": own for name, own in _own.items()}
-    if not any(str(node.target).startswith("_c10d_functional.") for node in graph.nodes):
+    if not any(torch_private.is_collective(node.target) for node in graph.nodes):
         return
+    functional = {torch_private.collective(name): own for name, own in _own.items()}
     last: dict[str, fx.Node] = {}
     for node in list(graph.nodes):
-        own = functional.get(str(node.target)) if node.op == "call_function" else None
+        own = functional.get(node.target) if node.op == "call_function" else None
         if own is not None:
             group = _group(node.args[-1])
             node.args = (*node.args[:-1], group, last.get(group))
             node.target, last[group] = own, node
-        elif str(node.target) == "_c10d_functional.wait_tensor.default":
+        elif node.target is torch_private.collective("wait_tensor"):
             given: Any = node.args[0]
             if given.target in OWN:
                 node.replace_all_uses_with(given)

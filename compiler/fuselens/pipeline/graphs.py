@@ -28,7 +28,7 @@ from . import gpu, programs
 from .cache_keys import Key, facts_of, key_for
 from .effects import with_effects
 from .graph_cache import Entry, GraphCache, Program
-from .parts import Compiler, decided_by_data
+from .parts import Compiler, Unit, buckets, decided_by_data
 from .recorder import Recorder, Run
 from .refusals import eagerly, or_eager, restoring, watched
 from .variants import frozen, lazy_views, sharing
@@ -68,13 +68,15 @@ def compile_graph(
         return made
 
     in_parts = part_of is None and decided_by_data(captured)
+    units = buckets(captured) if part_of is None and not in_parts else []
+    in_parts = in_parts or bool(units)
     captured.keepable &= not in_parts
     if run.config.weightless and run.target == "cpu" and _has_large_tensors(captured.module.graph):
         if not in_parts:  # whose sizes are known when it runs
             recorder.later(compiled)
         return _hook.disabled(_without_values(eagerly(captured)))
     if in_parts:
-        return _hook.disabled(or_eager(lambda: _in_parts(run), run))
+        return _hook.disabled(or_eager(lambda: _in_parts(run, units), run))
     if run.config.build or run.target != "cpu":
         return _hook.disabled(compiled())
     recorder.later(compiled)
@@ -90,7 +92,7 @@ def _program(run: Run, values: str = "") -> str:
     return program(graph, captured.inputs, about=about, options=options, mode=mode, values=values)
 
 
-def _in_parts(run: Run) -> Callable[..., Any]:
+def _in_parts(run: Run, units: list[Unit]) -> Callable[..., Any]:
     """The graph with its parts compiled, each when it first runs."""
 
     def refused(why: str) -> None:
@@ -98,7 +100,7 @@ def _in_parts(run: Run) -> Callable[..., Any]:
 
     compile_part = functools.partial(compile_graph, recorder=run.recorder, part_of=run.graph.id)
     parts = Compiler(run.captured, compile_part, refused, run.config.recompile_limit)
-    return restoring(parts.in_parts(run.captured.module), run.captured)
+    return restoring(parts.in_parts(run.captured.module, units), run.captured)
 
 
 def _has_large_tensors(graph: fx.Graph) -> bool:

@@ -53,12 +53,13 @@ class Compiler:
     refused: Callable[[str], None]
     limit: int
 
-    def in_parts(self, module: fx.GraphModule) -> Call:
-        """The callable of a graph. Raises Untraceable where there is nothing to compile in it, or nothing that can be."""
+    def in_parts(self, module: fx.GraphModule, units: Sequence[Unit] | None = None) -> Call:
+        """The callable of a graph, whose parts are the ``units``, or what lies between nodes by which data decides. Raises
+        Untraceable where there is nothing to compile in it, or nothing that can be."""
         nodes = list(module.graph.nodes)
         if any(n.op in ("get_attr", "call_module") for n in nodes):
             raise Untraceable("data decides numbers or sizes of it, and it has graphs inside")
-        units = _units(nodes, may_write(module))
+        units = units or _units(nodes, may_write(module))
         home = {node: unit for unit in units for node in unit.nodes}
         made, known, compiled = fx.Graph(), dict[fx.Node, fx.Node](), 0
         for node in nodes:
@@ -104,23 +105,57 @@ def _of_all(call: Call, *inputs: Any) -> Any:
     return call(inputs)
 
 
+# --- buckets of gradients ---------------------------------------------------------------------------------------------
+
+
+def buckets(captured: Captured) -> list[Unit]:
+    """The parts in which a graph is compiled inside of a ``DistributedDataParallel``: its gradients are reduced by buckets, each
+    as soon as it is full. So the backward is in pieces that fill one each, and what a piece computes overlaps with the
+    communication of those before it. None where one bucket holds all.
+
+    Buckets are filled in the order in which a backward reaches the parameters, from the last use to the first.
+    """
+    limits = torch_private.bucket_bytes() if captured.grad_enabled else None
+    if limits is None:
+        return []
+    nodes = list(captured.valued().graph.nodes)
+    if any(map(_is_state, nodes)):
+        return []
+    placeholders = [n for n in nodes if n.op == "placeholder"]
+    sizes = {
+        placeholders[i]: t.numel() * t.element_size() for i in captured.owned if (t := captured.inputs[i]).requires_grad
+    }
+    left, found = limits[0], [Unit([], compiled=True)]
+    for node in reversed([n for n in nodes if n.op not in ("placeholder", "output")]):
+        if left <= 0 and not _container(node) and _computes(node):
+            found.append(Unit([], compiled=True))
+            left = limits[1]
+        found[-1].nodes.append(node)
+        for read in node.all_input_nodes:
+            left -= sizes.pop(read, 0)
+    if len(found) > 1 and not any(map(_computes, found[-1].nodes)):
+        found[-2].nodes += found.pop().nodes
+    units = [Unit(unit.nodes[::-1], compiled=True) for unit in reversed(found)]
+    return units if len(units) > 1 else []
+
+
 # --- what is a part -------------------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
-class _Unit:
+class Unit:
     """Nodes that follow one another; ``compiled`` ones are a part."""
 
     nodes: list[fx.Node]
     compiled: bool
 
 
-def _units(nodes: Sequence[fx.Node], writes: bool) -> list[_Unit]:
+def _units(nodes: Sequence[fx.Node], writes: bool) -> list[Unit]:
     """The nodes in an order in which they may run: what needs nothing of a part that is being collected goes before it, so
     that parts are few. Bodies, which may draw random numbers, do not, and where the graph ``writes`` only numbers do."""
-    units: list[_Unit] = []
-    home: dict[fx.Node, _Unit] = {}
-    collected: _Unit | None = None
+    units: list[Unit] = []
+    home: dict[fx.Node, Unit] = {}
+    collected: Unit | None = None
     for node in nodes:
         if node.op in ("placeholder", "output"):
             continue
@@ -132,12 +167,12 @@ def _units(nodes: Sequence[fx.Node], writes: bool) -> list[_Unit]:
             home[node] = producer
         elif not (decides or state) and (needs or not _is_number(node)):
             if collected is None:
-                collected = _Unit([], compiled=True)
+                collected = Unit([], compiled=True)
                 units.append(collected)
             collected.nodes.append(node)
             home[node] = collected
         else:
-            unit = home[node] = _Unit([node], compiled=False)
+            unit = home[node] = Unit([node], compiled=False)
             if collected is None or needs or state or (decides and (writes or _has_bodies_to_choose(node))):
                 units.append(unit)
                 collected = None

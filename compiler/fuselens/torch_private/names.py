@@ -42,6 +42,7 @@ CHECKPOINTS = "checkpoints in graphs"
 DATA = "compiling operators whose results depend on data"
 CACHING = "keeping compiled graphs from one process to the next"
 SPEED = "a part of the speed of compiling"
+COLLECTIVES = "torch.distributed's collectives in graphs"
 WRAPPERS = "classes with __torch_dispatch__ in graphs"
 ARRAYS = "numpy's arrays in graphs"
 NOTHING = "nothing"
@@ -163,6 +164,7 @@ def _n(key: str, places: str, purpose: str, lost: str, *instead: str | Callable[
 
 
 _C = "torch._C."
+_C10D = "torch.distributed.distributed_c10d."
 _FAKE = "torch._subclasses.fake_tensor."
 _SYMBOLS = "torch.fx.experimental.symbolic_shapes."
 
@@ -299,6 +301,13 @@ TABLE: dict[str, Name] = {
         _n("attention_order", _C + "_get_sdp_priority_order", "which attention comes first", CACHING, Returns(())),
         _n("float32_precision", _C + "_get_fp32_precision_getter", "what products round to", GPU),
         _n("peer_disable", "torch._compile._disable_dynamo", "wraps rules so that they import torch.compile", SPEED, Returns(None)),
+        # --- torch.distributed
+        _n("collectives", "torch.ops._c10d_functional", "communicates in a graph", COLLECTIVES, Returns(None)),
+        _n("default_group", _C10D + "_get_default_group", "which group a call without one is of", COLLECTIVES, Returns(None)),
+        _n("group_rank", _C10D + "_canonicalize_group_rank", "the place of a rank in its group", COLLECTIVES, Returns(0)),
+        _n("distributed_world", _C10D + "_world", "which groups coalesce their calls", COLLECTIVES, Returns(None)),
+        _n("active_ddp", "torch.nn.parallel.DistributedDataParallel._get_active_ddp_module", "whose buckets a backward fills",
+           COLLECTIVES, Returns(None)),
         # --- autograd
         _n("saved_hooks", _C + "_autograd._top_saved_tensors_default_hooks", "whether hooks see what autograd saves", COMPILING),
         _n("ignore_saved_hooks", _C + "_autograd._saved_tensors_hooks_set_tracing", "keeps them from seeing what we trace", COMPILING),

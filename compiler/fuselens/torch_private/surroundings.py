@@ -343,3 +343,39 @@ class RecordingMode(private.TorchDispatchMode):
 def recording() -> bool:
     """Whether operators run under a :class:`RecordingMode`."""
     return any(isinstance(m, RecordingMode) for m in private.dispatch_modes())
+
+
+# --- torch.distributed ------------------------------------------------------------------------------------------------
+
+
+def collective(name: str) -> Any:
+    """The functional operator of torch's of that name: ``all_reduce``, ``wait_tensor``, …"""
+    return getattr(private.collectives, name).default
+
+
+def is_collective(target: Any) -> bool:
+    """Whether an operator communicates with other ranks, or waits for that."""
+    return isinstance(target, private.OpOverload) and target.namespace == "_c10d_functional"
+
+
+def default_group() -> Callable[[], Any]:
+    """torch's function that gives the group of calls that name none."""
+    return private.default_group
+
+
+def rank_in_group(group: Any, rank: int | None, group_rank: int | None) -> int:
+    return private.group_rank(group, rank, group_rank, return_global=False)
+
+
+def coalesces(group: Any) -> bool:
+    """Whether calls on a group are being collected, to run as one."""
+    return group in private.distributed_world.pg_coalesce_state
+
+
+def bucket_bytes() -> tuple[int, int] | None:
+    """What the first bucket of gradients holds, and the others, inside of a ``DistributedDataParallel``'s forward; None outside."""
+    ddp = private.active_ddp() if torch.distributed.is_available() else None
+    if ddp is None:
+        return None
+    first = torch.distributed._DEFAULT_FIRST_BUCKET_BYTES if getattr(ddp, "bucket_bytes_cap_default", True) else None
+    return first or ddp.bucket_bytes_cap, ddp.bucket_bytes_cap

@@ -14,9 +14,9 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import distributed
 
+from ... import torch_private
 from ..breaks import Break
 from ..polyfills import collectives as polyfills
 from ..tracing import wrappers
@@ -98,12 +98,11 @@ class _Call:
     def _group(self) -> Any:
         found = self.given.get("group")
         if found is None or (isinstance(found, Constant) and found.value is None):
-            default = distributed.distributed_c10d._get_default_group
-            found = self.m.use(self.m.call(FunctionValue(default, None), [], {}))
+            found = self.m.use(self.m.call(FunctionValue(torch_private.default_group(), None), [], {}))
         group = identified(self.m, found)
         if not isinstance(group, distributed.ProcessGroup):
             raise self.refuse(f"this process is not in the group {found.describe()}")
-        if group in distributed.distributed_c10d._world.pg_coalesce_state:
+        if torch_private.coalesces(group):
             raise self.refuse("calls are being coalesced")
         return group
 
@@ -111,8 +110,8 @@ class _Call:
         found = self.given.get(name)
         if not isinstance(found, TensorValue):
             raise self.refuse(f"its argument {name} is {'missing' if found is None else found.describe()}")
-        if found.fake.is_complex() or found.fake.is_sparse:
-            raise self.refuse(f"its argument {name} is complex or sparse")
+        if found.fake.is_complex() or found.fake.is_sparse or not found.fake.is_contiguous():
+            raise self.refuse(f"its argument {name} is complex, sparse or not contiguous")
         return found
 
     def tensors(self, name: str) -> SequenceValue:
@@ -137,16 +136,15 @@ class _Call:
         return self.m.use(self.m.call(FunctionValue(function, None), list(args), {}))
 
     def communicate(self, name: str, tensor: Value, *rest: Any) -> Value:
-        operators = torch.ops._c10d_functional
         given = [Constant(v) if not isinstance(v, list) else SequenceValue(list(map(Constant, v)), list) for v in rest]
         started = self.m.tracer.call(
             "call_function",
-            getattr(operators, name).default,
+            torch_private.collective(name),
             (tensor, *given, Constant(self.group.group_name)),
             {},
             self.what,
         )
-        return self.m.tracer.call("call_function", operators.wait_tensor.default, (started,), {}, self.what)
+        return self.m.tracer.call("call_function", torch_private.collective("wait_tensor"), (started,), {}, self.what)
 
     def write(self, to: Value, result: Value) -> Value:
         return self.run(polyfills.written, to, result, Constant(bool(self.is_async)))
@@ -170,9 +168,7 @@ def _all_reduce(c: _Call) -> Value:
 
 def _broadcast(c: _Call) -> Value:
     tensor = c.tensor("tensor")
-    source = distributed.distributed_c10d._canonicalize_group_rank(
-        c.group, c.constant("src"), c.constant("group_src"), return_global=False
-    )
+    source = torch_private.rank_in_group(c.group, c.constant("src"), c.constant("group_src"))
     return c.write(tensor, c.communicate("broadcast", c.run(polyfills.plain, tensor), source))
 
 

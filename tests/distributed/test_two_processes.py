@@ -1,0 +1,73 @@
+"""Two Gloo processes: collectives are in graphs, models that are trained on several ranks are compiled, and all is as eagerly."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import cases  # noqa: E402  the program that the processes run
+
+PROGRAM = Path(__file__).with_name("cases.py")
+FUNCTIONS = [fn.__name__ for fn in (*cases.FUNCTIONS, *cases.GRADIENTS)]
+MODELS = {  # graphs, parts (at least), breaks (at most)
+    "ddp_of_compiled": (1, 0, 0),
+    "ddp_of_compiled_in_buckets": (1, 3, 0),
+    "compiled_ddp": (1, 0, 1),
+    "compiled_ddp_in_buckets": (1, 3, 1),
+    "fsdp": (3, 0, 3),
+    "fsdp_by_block": (1, 0, 0),
+    "tensor_parallel": (1, 0, 0),
+    "distributed_inputs": (1, 0, 0),
+}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each rank found."""
+    place = tmp_path_factory.mktemp("ranks")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {
+        **os.environ,
+        "FUSELENS_CACHE_DIR": str(place / "cache"),
+        "FUSELENS_STRICT": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    outs = [place / f"{rank}.json" for rank in range(2)]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), str(rank), str(port), str(out)], env=environment, stderr=subprocess.PIPE, text=True
+        )
+        for rank, out in enumerate(outs)
+    ]  # fmt: skip
+    errors = [rank.communicate(timeout=280)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], errors
+    return [json.loads(out.read_text()) for out in outs]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_collective_is_in_the_graph(name: str, found: list[dict[str, Any]]) -> None:
+    for rank in found:
+        assert "raised" not in rank[name], rank[name]["raised"]
+        assert rank[name] == {"agrees": True, "graphs": 1, "fallbacks": 0, "breaks": [], "why": [], "parts": 0}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_on_two_ranks(name: str, found: list[dict[str, Any]]) -> None:
+    graphs, parts, breaks = MODELS[name]
+    for rank in found:
+        assert "raised" not in rank[name], rank[name]["raised"]
+        told = rank[name]
+        assert told["agrees"], told
+        assert told["fallbacks"] == 0, told
+        assert told["graphs"] - told["parts"] == graphs, told
+        assert told["parts"] >= parts and len(told["breaks"]) <= breaks, told
