@@ -93,6 +93,15 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def _tell_libraries() -> None:
+    from .system import other_libraries
+
+    other_libraries.prepare()
+
+
+_tell_libraries()
+
+
 def load_ipython_extension(shell: Any) -> None:
     """``%load_ext fuselens`` in a notebook: the cell magic ``%%fuselens``."""
     from . import notebooks

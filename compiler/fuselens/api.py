@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
+import torch.utils.checkpoint
 
 from . import backends, live, sandbox, torch_private
 from .backends import list_backends, register_backend
@@ -453,13 +454,15 @@ def torch_backend(
 ) -> Callable[..., Any]:
     """The entry point of ``torch.compile(fn, backend="fuselens")``: compiles a graph that torch captured."""
     config = with_options(from_environment(), options)
-    recorder = Recorder("torch.compile", "", None, config, texts=False)
     mode = torch_private.fake_mode()
     tensors = [t for t in example_inputs if isinstance(t, torch.Tensor)]
     placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
     symbolic = len(tensors) != len(example_inputs) or any(not isinstance(s, int) for t in tensors for s in t.shape)
-    if symbolic or any(n.op == "get_attr" for n in gm.graph.nodes):
-        return gm.forward  # symbolic sizes from outside and attribute graphs run as they are
+    recorder = Recorder("torch.compile", "", None, config, texts=False)
+    if symbolic or any(n.op in ("get_attr", "call_module") for n in gm.graph.nodes):
+        # Its sizes are symbols of another compiler, or graphs are inside: it is captured as any program.
+        _as_written(gm)
+        return wrap(gm.forward, config, recorder=recorder, owner=gm)
     real = [torch_private.real_of(t) for t in tensors]
     fakes = [torch_private.fake_static(mode, t) for t in real]
     for node, fake in zip(placeholders, fakes, strict=True):
@@ -468,6 +471,14 @@ def torch_backend(
     captured = Captured(gm, real, fakes, torch.is_grad_enabled(), "torch.compile", None, len(gm.graph.nodes), mode)
     compiled = compile_graph(captured, recorder)
     return lambda *inputs: compiled(inputs)
+
+
+def _as_written(gm: torch.fx.GraphModule) -> None:
+    """Checkpoints as the program has them: torch's node of one runs its body like any other, and draws its random numbers anew."""
+    for node in gm.graph.nodes:
+        if getattr(node.target, "__name__", "") == "tag_activation_checkpoint":
+            node.target = torch.utils.checkpoint.checkpoint
+    gm.recompile()
 
 
 # --- reports ------------------------------------------------------------------------------------------------------

@@ -148,7 +148,30 @@ static PyObject *Region_annotations(PyObject *self, void *closure) {
 #else
 #define LATE_ANNOTATIONS
 #endif
-static PyGetSetDef Region_getset[] = {{"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict}, LATE_ANNOTATIONS {NULL}};
+/* inspect.getfullargspec asks nobody else for the parameters of a callable that is no function. */
+static PyObject *Region_signature(PyObject *self, void *closure) {
+    (void)closure;
+    Region *r = (Region *)self;
+    PyObject *given = r->dict ? PyDict_GetItemString(r->dict, "__signature__") : NULL;
+    if (given != NULL) return Py_NewRef(given);
+    PyObject *inspect = PyImport_ImportModule("inspect");
+    PyObject *found = inspect ? PyObject_CallMethod(inspect, "signature", "O", r->fn) : NULL;
+    Py_XDECREF(inspect);
+    if (found == NULL && (PyErr_ExceptionMatches(PyExc_ValueError) || PyErr_ExceptionMatches(PyExc_TypeError)))
+        PyErr_SetString(PyExc_AttributeError, "__signature__");
+    return found;
+}
+static int Region_set_signature(PyObject *self, PyObject *value, void *closure) {
+    (void)closure;
+    PyObject *dict = PyObject_GenericGetDict(self, NULL);
+    if (dict == NULL) return -1;
+    int done = value ? PyDict_SetItemString(dict, "__signature__", value) : PyDict_DelItemString(dict, "__signature__");
+    Py_DECREF(dict);
+    return done;
+}
+static PyGetSetDef Region_getset[] = {{"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict},
+                                      {"__signature__", Region_signature, Region_set_signature},
+                                      LATE_ANNOTATIONS {NULL}};
 
 #define REGION_TYPE(name, doc)                                                                                     \
     {                                                                                                              \

@@ -1,0 +1,80 @@
+"""Libraries that list the backends of ``torch.compile`` by name: once one of them is imported, its list has ours, too.
+
+Accelerate takes a member of an enumeration, ``DynamoBackend``, and so does the Trainer of Transformers, which asks Accelerate.
+Nothing is imported for that.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+_NAME = "FUSELENS"
+
+
+def prepare() -> None:
+    """Adds our name to the libraries that are there, and to those that are imported later."""
+    for module, extend in _LISTS.items():
+        loaded = sys.modules.get(module)
+        if loaded is not None:
+            extend(loaded)
+        elif not any(isinstance(finder, _After) and finder.module == module for finder in sys.meta_path):
+            sys.meta_path.insert(0, _After(module))
+
+
+class _After:
+    """A finder of one module that finds it as the others do, and extends it when it has run."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != self.module:
+            return None
+        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        import importlib.util
+
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Extending(spec.loader, _LISTS[name])  # type: ignore[assignment]
+        return spec
+
+
+class _Extending:
+    """A loader that extends what another one has loaded."""
+
+    def __init__(self, loader: Any, extend: Any) -> None:
+        self._loader, self._extend = loader, extend
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: Any) -> Any:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        spec = module.__spec__
+        if spec is not None:
+            spec.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._extend(module)
+
+
+def _with_backend(module: ModuleType) -> None:
+    """Accelerate's ``DynamoBackend`` with a member of our name."""
+    kind = getattr(module, "DynamoBackend", None)
+    members = getattr(kind, "_member_map_", None)
+    if members is None or _NAME in members:
+        return
+    made = str.__new__(kind, _NAME)  # pyright: ignore[reportArgumentType]
+    made._name_, made._value_ = _NAME, _NAME  # type: ignore[attr-defined]
+    made._sort_order_ = len(members)  # type: ignore[attr-defined]
+    made.__objclass__ = kind  # type: ignore[attr-defined]
+    members[_NAME] = made
+    kind._member_names_.append(_NAME)  # type: ignore[union-attr]
+    kind._value2member_map_[_NAME] = made  # type: ignore[union-attr]
+    type.__setattr__(kind, _NAME, made)  # type: ignore[arg-type]
+
+
+_LISTS = {"accelerate.utils.dataclasses": _with_backend}
