@@ -202,6 +202,19 @@ def test_profilers(profiler: Callable[[], Any]) -> None:
     assert not [f for f in files if f.startswith(OWN) and not f.endswith(HANDS_OVER)]
 
 
+def test_torchs_stance_is_looked_at_unseen() -> None:
+    """It was set since the last call."""
+    compiled = fuselens.compile(program())
+    compiled(x)
+    torch.compiler.set_stance("force_eager")
+    torch.compiler.set_stance("default")
+    running = cProfile.Profile()
+    running.runcall(compiled, x)
+    running.create_stats()
+    files = {key[0] for key in pstats.Stats(running).stats}  # type: ignore[attr-defined]
+    assert not [f for f in files if f.startswith(OWN) and not f.endswith(HANDS_OVER)]
+
+
 class Stop(Exception):
     pass
 

@@ -19,7 +19,10 @@ static int look_at_watched(void) {
         if (LIKELY(now == watched.seen)) return PyErr_Occurred() ? -1 : 0;
         Py_XSETREF(watched.seen, Py_XNewRef(now));
         PyObject *callback = take_callback(), *changed = Py_NewRef(watched.changed);
+        PyThreadState *ts = PyThreadState_Get();
+        int hidden = hide(ts);
         PyObject *done = PyObject_CallOneArg(changed, watched.seen ? watched.seen : Py_None);
+        show(ts, hidden);
         Py_DECREF(changed);
         give_back_callback(callback);
         if (done == NULL) return -1;
