@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         CompiledModule,
         ConstraintError,
         GraphBreakError,
+        RanksError,
         RecompileError,
         UsageError,
         allow_in_graph,
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Artifact", "ArtifactError", "BackendError", "CodedError", "CompiledModule", "ConstraintError", "FuselensWarning", "GraphBreakError",
-    "RecompileError", "UsageError", "allow_in_graph", "aot_compile", "assume_constant_result", "compile", "config",
+    "RanksError", "RecompileError", "UsageError", "allow_in_graph", "aot_compile", "assume_constant_result", "compile", "config",
     "cudagraph_mark_step_begin", "disable", "error_on_graph_break", "example", "explain", "graph_break", "is_compiling",
     "list_backends", "load", "load_cache_artifacts", "mark_dynamic", "mark_static", "mark_static_address", "mark_unbacked",
     "maybe_mark_dynamic", "register_backend", "reset", "save_cache_artifacts", "set_logs", "set_stance",

@@ -24,7 +24,15 @@ import torch.utils.checkpoint
 
 from . import backends, live, sandbox, torch_private
 from .backends import list_backends, register_backend
-from .capture.breaks import BackendError, CodedError, ConstraintError, GraphBreakError, RecompileError, UsageError
+from .capture.breaks import (
+    BackendError,
+    CodedError,
+    ConstraintError,
+    GraphBreakError,
+    RanksError,
+    RecompileError,
+    UsageError,
+)
 from .capture.frame import explore as explore_state
 from .capture.frame.captured import Captured
 from .capture.frame.frame import FrameCompiler
@@ -60,7 +68,7 @@ from .runtime.cache.store import Cache
 
 __all__ = [
     "Annotation", "BackendError", "CodedError", "CompiledModule", "ConstraintError", "GraphBreakError",
-    "RecompileError", "UsageError", "allow_in_graph", "aot_compile", "assume_constant_result", "compare", "compile",
+    "RanksError", "RecompileError", "UsageError", "allow_in_graph", "aot_compile", "assume_constant_result", "compare", "compile",
     "cudagraph_mark_step_begin", "disable", "error_on_graph_break", "example", "explain", "graph_break", "inspect",
     "is_compiling", "list_backends", "load", "load_cache_artifacts", "mark_dynamic", "mark_static", "mark_static_address",
     "mark_unbacked", "maybe_mark_dynamic", "register_backend", "reset", "save_cache_artifacts", "set_stance",

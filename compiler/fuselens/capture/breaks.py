@@ -141,6 +141,10 @@ class ConstraintError(CodedError):
     """Raised where a size that was marked dynamic cannot be."""
 
 
+class RanksError(CodedError):
+    """Raised on each rank where a graph's collectives differ between ranks, or fail (FL930)."""
+
+
 class RecompileError(CodedError):
     """Raised where ``error_on_recompile`` meets a call that no earlier compilation serves."""
 

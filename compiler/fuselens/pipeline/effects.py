@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..autograd.random_numbers import drawing
+from ..capture.breaks import RanksError
 from ..capture.frame.resuming import AsWritten
 from ..capture.hook import _hook
 from ..capture.hook.tensor_layout import tangents_like
@@ -14,7 +15,7 @@ from ..record.diagnostics import make
 from ..runtime import autograd_function
 from ..system.collector import uncollected
 from .recorder import Run
-from .refusals import eagerly
+from .refusals import alike_on_ranks, eagerly
 
 
 def with_effects(
@@ -25,10 +26,13 @@ def with_effects(
     once (``again``)."""
     captured = run.captured
     eager = eagerly(captured)
+    forward = alike_on_ranks(forward, run)
     if signature.random and run.loops and not run.config.fallback_random:
         eager = drawing(eager)
 
     def on_failure(error: Exception, wrote: bool) -> None:
+        if isinstance(error, RanksError):  # to do it again would be to wait once more
+            raise error
         then = "had written to inputs, which are in between now: its error is raised" if wrote else "ran eagerly"
         said = make("FL406", captured.span, what=f"{type(error).__name__}: {str(error)[:500]}", then=then)
         run.say(said)

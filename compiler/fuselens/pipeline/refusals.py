@@ -10,11 +10,13 @@ import torch
 from torch import fx
 
 from .. import torch_private
+from ..capture.breaks import RanksError
 from ..capture.hook import _hook
 from ..ir.graphs.straight_line import straight_line
 from ..record import report
 from ..record.diagnostics import as_line, make, raised
 from ..record.notices import FuselensWarning
+from ..runtime import ranks
 from ..torch_private import names as torch_names
 from .recorder import Run
 
@@ -81,6 +83,47 @@ def restoring(call: Call, captured: Captured) -> Call:
             raise
 
     return run
+
+
+def alike_on_ranks(call: Call, run: Run) -> Call:
+    """``call`` of a graph, whose ranks agree before its collectives run for the first time. What goes wrong with them is an error
+    that has a code, on each rank."""
+    told: dict[str, list[str]] = {}
+    for node in run.captured.module.graph.nodes:
+        if torch_private.is_collective(node.target) and (name := str(node.target).split(".")[1]) != "wait_tensor":
+            value, *rest, group = (n.meta.get("val") if isinstance(n, fx.Node) else n for n in node.args)
+            shape = list(value.shape) if isinstance(value, torch.Tensor) else []
+            if name == "all_to_all_single":  # what each rank sends to which is its own
+                shape, rest = ["rows", *shape[1:]], []
+            of = f"{value.dtype} {shape}".removeprefix("torch.") if isinstance(value, torch.Tensor) else "?"
+            told.setdefault(str(group), []).append(f"{name}({', '.join([of, *map(str, rest)])})")
+    if not told:
+        return call
+    abouts = {group: "; ".join(texts) for group, texts in told.items()}
+    new = [True]
+
+    def error(why: object) -> RanksError:
+        return RanksError(make("FL930", run.captured.span, what=run.captured.frame, why=why))
+
+    def communicate(inputs: tuple[Any, ...]) -> Any:
+        others = ranks.ranks()
+        try:
+            if others is not None:
+                for group, about in abouts.items():
+                    if new[0]:
+                        others.agree(group, torch_private.ranks_of(group), about)
+                    else:
+                        others.started(group, about)
+            new[0] = False
+            return call(inputs)
+        except ranks.RanksDiffer as differ:
+            raise error(differ) from None
+        except RuntimeError as failure:
+            if not torch_private.is_of_communication(failure):
+                raise
+            raise error(ranks.why_failed(others) or str(failure).splitlines()[0]) from failure
+
+    return communicate
 
 
 def as_captured(module: fx.GraphModule) -> Call:

@@ -628,6 +628,13 @@ TABLE: dict[str, Entry] = {
             "An artifact serves the calls that it was made for, and others that pass the same guards. It never compiles.",
             "Give aot_compile such a call, too, or dynamic=True where sizes vary. `artifact.calls` tells what is in it.",
         ),
+        _e(
+            "FL930",
+            "ranks do not agree",
+            "{what} cannot communicate with the other ranks: {why}",
+            "Before a new graph communicates, its rank compares what it would do with what the others do. They have to do it alike.",
+            "Look for what differs between ranks at that line: a branch, a shape, a model, a version. The process groups are closed.",
+        ),
     )
 }
 

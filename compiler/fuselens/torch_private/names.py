@@ -305,9 +305,12 @@ TABLE: dict[str, Name] = {
         _n("collectives", "torch.ops._c10d_functional", "communicates in a graph", COLLECTIVES, Returns(None)),
         _n("default_group", _C10D + "_get_default_group", "which group a call without one is of", COLLECTIVES, Returns(None)),
         _n("group_rank", _C10D + "_canonicalize_group_rank", "the place of a rank in its group", COLLECTIVES, Returns(0)),
+        _n("default_store", _C10D + "_get_default_store", "where ranks compare what they run", COLLECTIVES, Returns(None)),
+        _n("resolve_group", _C10D + "_resolve_process_group", "which ranks communicate", COLLECTIVES, Returns(None)),
         _n("distributed_world", _C10D + "_world", "which groups coalesce their calls", COLLECTIVES, Returns(None)),
         _n("active_ddp", "torch.nn.parallel.DistributedDataParallel._get_active_ddp_module", "whose buckets a backward fills",
            COLLECTIVES, Returns(None)),
+        _n("first_bucket", "torch.distributed._DEFAULT_FIRST_BUCKET_BYTES", "how large the first bucket is", COLLECTIVES, Returns(None)),
         # --- autograd
         _n("saved_hooks", _C + "_autograd._top_saved_tensors_default_hooks", "whether hooks see what autograd saves", COMPILING),
         _n("ignore_saved_hooks", _C + "_autograd._saved_tensors_hooks_set_tracing", "keeps them from seeing what we trace", COMPILING),

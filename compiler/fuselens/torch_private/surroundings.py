@@ -377,5 +377,43 @@ def bucket_bytes() -> tuple[int, int] | None:
     ddp = private.active_ddp() if torch.distributed.is_available() else None
     if ddp is None:
         return None
-    first = torch.distributed._DEFAULT_FIRST_BUCKET_BYTES if getattr(ddp, "bucket_bytes_cap_default", True) else None
+    first = private.first_bucket if getattr(ddp, "bucket_bytes_cap_default", True) else None
     return first or ddp.bucket_bytes_cap, ddp.bucket_bytes_cap
+
+
+def group_now() -> Any:
+    """The default process group; None where there is none."""
+    return (
+        torch.distributed.group.WORLD
+        if torch.distributed.is_available() and torch.distributed.is_initialized()
+        else None
+    )
+
+
+def ranks_of(group: str) -> list[int]:
+    """The ranks of a group, by its name."""
+    return torch.distributed.get_process_group_ranks(private.resolve_group(group))
+
+
+def is_of_communication(error: BaseException) -> bool:
+    """Whether a library that communicates has raised it."""
+    return isinstance(error, torch.distributed.DistError) or any(
+        name in str(error) for name in ("gloo", "NCCL", "c10d")
+    )
+
+
+def store_connection() -> Any:
+    """A connection of its own to the store of the default process group: threads may use it. None where it is no TCP store."""
+    store = private.default_store()
+    while (inner := getattr(store, "underlying_store", None)) is not None:
+        store = inner
+    if not isinstance(store, torch.distributed.TCPStore):
+        return None
+    made = torch.distributed.TCPStore(store.host, store.port, is_master=False, wait_for_workers=False)
+    return torch.distributed.PrefixStore("fuselens", made)
+
+
+def leave_groups() -> None:
+    """Closes this process's connections, so that nobody waits for it."""
+    with contextlib.suppress(Exception):
+        torch.distributed.destroy_process_group()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ... import torch_private
+from ..breaks import RanksError
 from ..bytecode import emitters as emitters
 from ..bytecode import instruction as bytecode
 from ..bytecode.assembly import assemble
@@ -97,7 +98,9 @@ class Retry:
         wanted, failed_check = isinstance(error, AsWritten), torch_private.is_failed_check(error)
         written = self._writes and not failed_check
         if not wanted and (
-            written or not isinstance(error, Exception) or isinstance(error, torch_private.StopRecomputation)
+            written
+            or not isinstance(error, Exception)
+            or isinstance(error, (torch_private.StopRecomputation, RanksError))
         ):
             raise error
         if self._code is None:
