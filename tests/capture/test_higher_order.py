@@ -410,6 +410,50 @@ def test_cond_with_a_module() -> None:
         torch.testing.assert_close(fuselens.compile(net, backend="eager")(x), dense(net)(x))
 
 
+# The operator itself, which exported programs call.
+
+OPERATOR: dict[str, Callable[..., Any]] = {
+    "data decides": lambda x, w: by_operator(x.sum() > 0, lambda a, b: (a @ b,), lambda a, b: (a.cos() * 2,), (x, w)),
+    "by keywords": lambda x, w: torch.ops.higher_order.cond(
+        pred=x.sum() > 0, true_fn=lambda a: (a.sin(), a + 1), false_fn=lambda a: (a.cos(), a * 2), operands=[x + w[:3]]
+    ),
+    "a constant decides": lambda x, w: torch.ops.higher_order.cond(
+        x.ndim == 2, lambda a, b: (a.sin(),), lambda a, b: (a @ b,), (x, w)
+    ),
+    "an integer": lambda x, w: by_operator(x.sum() > 0, lambda a, n: (a * n,), lambda a, n: (a + n,), (x + w[0], 3)),
+}  # fmt: skip
+by_operator = torch.ops.higher_order.cond
+
+
+@pytest.mark.parametrize("name", OPERATOR)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_operator_of_cond(name: str, backend: str, sign: int) -> None:
+    x, w = tensor(3, 4).abs().mul(sign), tensor(4, 4)
+    agrees_with_eager(OPERATOR[name], (x, w), backend=backend, breaks=0)
+    check_training(OPERATOR[name], x.requires_grad_(), w.requires_grad_(), backend=backend, breaks=0)
+
+
+BAD_OPERATOR: dict[str, Callable[[torch.Tensor], Any]] = {
+    "no operands": lambda x: by_operator(x.sum() > 0, lambda: (x,), lambda: (x,)),
+    "a nested operand": lambda x: by_operator(x.sum() > 0, lambda a: (a[0] + 1,), lambda a: (a[0] * 2,), ((x,),)),
+    "a predicate of two elements": lambda x: by_operator(x > 0, lambda a: (a + 1,), lambda a: (a * 2,), (x,)),
+    "a branch that closes over what has a gradient": lambda x: by_operator(
+        x.sum() > 0, lambda a: (a * x,), lambda a: (a + x,), (x.detach(),)
+    ),
+    "branches of different forms": lambda x: by_operator(
+        x.sum() > 0, lambda a: a + 1, lambda a: (a * 2,), (x.detach(),)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_OPERATOR)
+def test_the_operator_of_cond_is_refused(name: str) -> None:
+    with pytest.raises(GraphBreakError):
+        fuselens.compile(BAD_OPERATOR[name], backend="eager", fullgraph=True)(tensor(3, grad=True))
+    agrees_with_eager(BAD_OPERATOR[name], (tensor(3, grad=True),))
+
+
 BAD_CONTROL: dict[str, Callable[[torch.Tensor], Any]] = {
     "shapes differ": lambda x: torch.cond(x.sum() > 0, lambda a: a[0], lambda a: a.sin(), (x,)),
     "an alias": lambda x: torch.cond(x.sum() > 0, lambda a: a, lambda a: a.sin(), (x,)),

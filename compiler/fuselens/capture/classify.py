@@ -187,6 +187,14 @@ def is_library_module(name: str) -> bool:
     return name.partition(".")[0] in _LIBRARY_ROOTS
 
 
+def is_library_class(cls: type) -> bool:
+    """Whether what ``cls`` defines is taken without guards. Each ``GraphModule`` has a class of its own, which changes when the
+    graph is compiled again."""
+    return is_library_module(cls.__module__) and not (
+        issubclass(cls, torch.fx.GraphModule) and "<locals>" in cls.__qualname__
+    )
+
+
 _LIBRARY_ROOTS = frozenset(sys.stdlib_module_names) | {"torch", "fuselens"}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +24,7 @@ from ..rules.library import partial_parts
 from ..rules.table import NAMED_RULES, RULES, called, rule
 from ..values.algebra import (
     Constant,
+    DictValue,
     FunctionValue,
     Known,
     ObjectValue,
@@ -95,6 +97,9 @@ def body_of(m: Machine, function: Value, args: list[Value], what: str, fake: Fak
     return sub
 
 
+BodyOf = Callable[["Machine", Value, list[Value], str], Subgraph]
+
+
 def _outside(sub: Subgraph) -> set[int]:
     """The memory of the tensors that a body is given."""
     given = (n.meta["val"] for n in sub.module.graph.nodes if n.op == "placeholder")
@@ -132,6 +137,17 @@ def _same_metadata(a: Subgraph, b: Subgraph) -> bool:
     )
 
 
+def _same_form(a: Value, b: Value) -> bool:
+    """Whether tensors are in containers of the same kinds."""
+    if isinstance(a, SequenceValue) and isinstance(b, SequenceValue):
+        same = a.kind is b.kind and len(a.items) == len(b.items)
+        return same and all(map(_same_form, a.items, b.items))
+    if isinstance(a, DictValue) and isinstance(b, DictValue):
+        same = a.kind is b.kind and list(a.items) == list(b.items)
+        return same and all(map(_same_form, a.items.values(), b.items.values()))
+    return isinstance(a, TensorValue) and isinstance(b, TensorValue)
+
+
 @rule(torch.cond)
 def _cond(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     what = "torch.cond"
@@ -147,15 +163,72 @@ def _cond(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return m.call(branches[0 if truth else 1], list(given.items), {})
     if isinstance(predicate, TensorValue) and predicate.fake.numel() != 1:
         raise Break("FL104", what=what, why="the predicate is not a single element")
-    operands = _operands(m, given, what)
-    yes, no = (body_of(m, branch, operands, what) for branch in branches)
+    return _branching(m, predicate, branches, _operands(m, given, what), what)
+
+
+def _branching(
+    m: Machine, predicate: Value, branches: list[Value], operands: list[Value], what: str, body: BodyOf = body_of
+) -> Value:
+    """What the branch gives that data decides on."""
+    yes, no = (body(m, branch, operands, what) for branch in branches)
     if not (only_tensors(yes.output) and only_tensors(no.output)):
         raise Break("FL104", what=what, why="a branch returns something that is not a tensor")
-    if not _same_metadata(yes, no):
+    if not _same_metadata(yes, no) or not _same_form(yes.output, no.output):
         raise Break("FL104", what=what, why="the branches return different kinds of tensors")
     op = Operator("cond", _run_cond, yes.module, no.module, data_decides=True)
     found = apply(m, op, predicate, *yes.inputs, no.inputs[1])
     return replace(yes.output, iter(found))
+
+
+_cond_operator: Any = torch.ops.higher_order.cond
+
+
+@rule(_cond_operator)
+def _cond_by_operator(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The operator behind ``torch.cond``, which exported programs call. A predicate of Python's does not go past autograd."""
+    what = "torch.ops.higher_order.cond"
+    bound = _bound(_cond_operator, args, kwargs, what)
+    predicate, given = m.use(bound["pred"]), resolve(m, bound["operands"])
+    branches = [m.use(bound["true_fn"]), m.use(bound["false_fn"])]
+    if not isinstance(given, SequenceValue) or given.kind not in (list, tuple):
+        raise Break("FL104", what=what, why="the operands are not tensors in a tuple or list")
+    operands = list(given.items)
+    decided = predicate.python_type is bool
+    if isinstance(predicate, TensorValue) and predicate.fake.numel() != 1:
+        raise Break("FL104", what=what, why="the predicate is not a single element")
+    if not isinstance(predicate, TensorValue) and not decided:
+        raise Break("FL104", what=what, why=f"the predicate is {predicate.describe()}")
+    if not all(isinstance(o, TensorValue) or o.python_type is int for o in operands):
+        raise Break("FL104", what=what, why="the operands are not tensors and integers")
+    truth = m.truth(predicate) if decided else None
+    if truth is None:
+        return _branching(m, predicate, branches, operands, what, _closed_body)
+    chosen = branches[0 if truth else 1]
+    if not torch.is_grad_enabled():
+        return m.call(chosen, operands, {})
+    sub = _closed_body(m, chosen, operands, what)
+    if not only_tensors(sub.output):
+        raise Break("FL104", what=what, why="a branch returns something that is not a tensor")
+    found = apply(m, Operator("cond", _run_chosen, sub.module), *sub.inputs)
+    return replace(sub.output, iter(found))
+
+
+def _closed_body(m: Machine, function: Value, operands: list[Value], what: str) -> Subgraph:
+    """A branch as eager's autograd takes it: which must not close over tensors where anything has a gradient."""
+    sub = body_of(m, function, operands, what)
+    closes = bool(leaves(sub.captured)) and torch.is_grad_enabled()
+    if closes and any(t.fake.requires_grad for t in leaves([*sub.parameters, *sub.captured])):
+        raise Break("FL104", what=what, why="a branch closes over tensors")
+    return sub
+
+
+def _run_chosen(body: Any, operands: Any, captured: Any) -> tuple[Any, ...]:
+    return depending(body(*operands, *captured), operands)
+
+
+@called(type(_cond_operator))
+def _existing_operator(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return _cond_by_operator(m, args, kwargs)
 
 
 def _run_cond(yes: Any, no: Any, predicate: Any, operands: Any, with_yes: Any, with_no: Any) -> tuple[Any, ...]:

@@ -99,11 +99,26 @@ def context_of(m: Machine, value: Value) -> TorchContext | None:
         return TorchContext(value.maker, value.active)
     if isinstance(value, Constant) and type(value.value) is torch.device:
         return TorchContext(functools.partial(torch.device, value.value))
+    if isinstance(value, ObjectValue) and _is_for_the_peer(value):
+        m.tracer.guard_identity(value.source, value.value)
+        return TorchContext(functools.partial(_itself, value.value), active=False)
     if isinstance(value, ObjectValue) and type(value.value) in (torch.autocast, torch.inference_mode):
         names = _SETTINGS[type(value.value)]
         settings = {k: plain(m.use(attributes.load(m, value, name))) for k, name in names.items()}
         return TorchContext(functools.partial(type(value.value), **settings))
     return None
+
+
+def _is_for_the_peer(value: ObjectValue) -> bool:
+    """Whether an existing context changes settings of torch.compile alone, as those around the checks of exported programs."""
+    kind = type(value.value)
+    known = (kind.__module__, kind.__qualname__) == ("torch._dynamo.decorators", "DynamoConfigPatchProxy")
+    return known and value.source is not None
+
+
+def _itself(context: Any) -> Any:
+    """The context, which may be entered again."""
+    return context
 
 
 _SETTINGS: dict[type, dict[str, str]] = {

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from ... import torch_private
 from ..breaks import Break
+from ..values import attributes
 from ..values.algebra import ActiveValue, Constant, DictValue, Known, ObjectValue, SequenceValue, Value
 from ..values.iterators import iterate, iterator
 from ..values.known import from_plain
-from .table import RULES, Rule
+from ..values.subscripts import subscript
+from .table import NAMED_RULES, RULES, Rule
 
 if TYPE_CHECKING:
     from ..machine import Machine
@@ -181,11 +183,64 @@ def _described(m: Machine, spec: Value) -> Value:
     """The structure that a TreeSpec describes."""
     if isinstance(spec, Spec):
         return spec.structure
-    if isinstance(spec, ObjectValue) and type(spec.value) is PYTREE.TreeSpec and spec.source is not None:
+    if isinstance(spec, ObjectValue) and issubclass(type(spec.value), PYTREE.TreeSpec) and spec.source is not None:
         m.tracer.guard_identity(spec.source, spec.value)
         example = PYTREE.tree_unflatten([0] * spec.value.num_leaves, spec.value)
         return _structure(m, from_plain(example, "tree_unflatten"), lambda v: False)
     raise Break("FL104", what="tree_unflatten", why=f"of {spec.describe()}")
+
+
+def _tree_flatten_spec(m: Machine, value: Value, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """``torch.fx._pytree.tree_flatten_spec``, with which exported programs take their arguments apart."""
+    named = dict(zip(("pytree", "spec"), args, strict=False)) | kwargs
+    if len(args) > 2 or named.keys() != {"pytree", "spec"}:
+        return None
+    structure = _described(m, m.use(named["spec"]))
+    return SequenceValue(_subscripted(m, structure, named["pytree"]), list)
+
+
+NAMED_RULES["torch.fx._pytree", "tree_flatten_spec"] = _tree_flatten_spec
+
+
+def _subscripted(m: Machine, structure: Value, value: Value) -> list[Value]:
+    """What subscripts find in ``value`` where ``structure`` has its leaves, in containers of whatever kinds."""
+    value = m.use(value)
+    if isinstance(structure, _Leaf):
+        return [value]
+    if isinstance(structure, DictValue) and structure.kind is dict:
+        parts = dict(structure.items)
+    elif isinstance(structure, SequenceValue):
+        parts = dict(enumerate(structure.items))
+    else:
+        raise Break("FL104", what="tree_flatten_spec", why=f"of a {structure.python_type.__name__}")
+    # all of them before what they hold
+    found = {k: subscript(m, value, from_plain(k, "tree_flatten_spec")) for k in parts}
+    return [leaf for k, part in parts.items() for leaf in _subscripted(m, part, found[k])]
+
+
+def _checks_exported(m: Machine, value: Value, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """The hook that compares the structure of an exported program's arguments; None where they differ, which it tells."""
+    if len(args) != 3 or kwargs:
+        return None
+    module, given, named = map(m.use, args)
+    if attributes.load_or_none(m, module, "_guards_fn") is None:  # which looks at sizes
+        return None
+    expected = _described(m, attributes.load(m, module, "_in_spec"))
+    found = _structure(m, SequenceValue([given, named], tuple), lambda v: False)
+    return Constant(None) if _is_same(expected, found) else None
+
+
+NAMED_RULES["torch.export._unlift", "_check_input_constraints_pre_hook"] = _checks_exported
+
+
+def _is_same(a: Value, b: Value) -> bool:
+    """Whether two structures are the same."""
+    if isinstance(a, SequenceValue) and isinstance(b, SequenceValue):
+        return a.kind is b.kind and len(a.items) == len(b.items) and all(map(_is_same, a.items, b.items))
+    if isinstance(a, DictValue) and isinstance(b, DictValue):
+        same = a.kind is b.kind and list(a.items) == list(b.items)
+        return same and all(map(_is_same, a.items.values(), b.items.values()))
+    return isinstance(a, _Leaf) and isinstance(b, _Leaf)
 
 
 @_rule("tree_map")

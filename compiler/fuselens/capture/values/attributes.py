@@ -84,11 +84,7 @@ def _member_of(m: Machine, kind: type, name: str, after: type | None) -> tuple[t
     if order is None:
         raise Break("FL106", what=f"{kind.__name__}.{name}", why="the class is not finished")
     for cls in order[order.index(after) + 1 if after is not None else 0 :]:
-        namespace = (
-            None
-            if classify.is_library_module(cls.__module__)
-            else src.instance_dict(src.constant(cls, cls.__qualname__))
-        )
+        namespace = None if classify.is_library_class(cls) else src.instance_dict(src.constant(cls, cls.__qualname__))
         if name in cls.__dict__:
             if namespace is None:
                 m.tracer.take(cls, name, cls.__dict__[name])
