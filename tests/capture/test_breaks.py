@@ -38,6 +38,12 @@ def test_toy_breaks_at_its_condition_and_resumes_on_both_sides():
     assert found.stack[-1].function == "toy"
 
 
+def test_functions_of_pybind11_are_called_by_their_names():
+    init = torch._C._cpu._init_amx
+    report = agrees_with_eager(lambda x: (x * 2, init()), (t(3),), breaks=1)
+    assert "`torch._C._cpu._init_amx`" in report.breaks[0].message
+
+
 def prints(x):
     y = x * 2
     print("value", y.shape, 3)

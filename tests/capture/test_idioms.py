@@ -326,6 +326,103 @@ def test_pure_functions_with_a_cache():
     agrees_with_eager(lambda x: x + 1 if available("sin") and not available(name="sine") else x, (X,), breaks=0)
 
 
+class Scaled:
+    def __init__(self, by):
+        self.by = by
+
+    @functools.lru_cache(maxsize=None)  # noqa: B019
+    def times(self, n, plus=0):
+        return n * self.by + plus
+
+    @functools.cache  # noqa: B019
+    def whole(self):
+        return [self.by, self.times(2)]
+
+
+class ScaledLayer(torch.nn.Module):
+    def __init__(self, by):
+        super().__init__()
+        self.scaled = Scaled(by)
+        self.by = by
+
+    @functools.lru_cache  # noqa: B019
+    def factor(self, n):
+        return n * self.by
+
+    def forward(self, x):
+        return x * self.factor(3) + self.scaled.times(1, plus=2)
+
+
+class Counting:
+    @functools.cache  # noqa: B019
+    def counted(self, n):
+        SEEN.append(n)
+        return n * 2
+
+
+class Whole:
+    def __init__(self, n):
+        self.n = n
+
+    def __eq__(self, other):
+        return isinstance(other, Whole) and self.n == other.n
+
+    def __hash__(self):
+        return hash(self.n)
+
+    @functools.cache  # noqa: B019
+    def twice(self):
+        return self.n * 2
+
+
+def test_methods_with_a_cache():
+    scaled, counting, whole = Scaled(2), Counting(), Whole(3)
+    for f in (
+        lambda x: x * scaled.times(3) + scaled.times(3, plus=1),
+        lambda x: x * Scaled.times(scaled, 4),
+        lambda x: (x * scaled.whole()[1], scaled.whole() is scaled.whole()),
+        ScaledLayer(5),
+    ):
+        agrees_with_eager(f, (X,), breaks=0)
+    agrees_with_eager(lambda x: (x * counting.counted(3), x * whole.twice()), (X,))
+    agrees_with_eager(lambda x: (x * Scaled(7).times(3), scaled.times.cache_info().maxsize), (X,))
+
+
+def test_what_the_cache_of_a_method_gives_is_guarded():
+    compiled = fuselens.compile(lambda s, x: x * s.times(3), backend="eager", fullgraph=True)
+    first, second = Scaled(2), Scaled(4)
+    for _ in range(2):
+        assert torch.equal(compiled(first, X), X * 6)
+        assert torch.equal(compiled(second, X), X * 12)
+    first.by = 10
+    assert torch.equal(compiled(first, X), X * 6), "the cache gives what it computed before"
+    Scaled.times.cache_clear()
+    assert torch.equal(compiled(first, X), X * 30)
+
+
+def test_a_method_with_a_cache_after_a_change():
+    def f(x):
+        s = GIVEN[0]
+        s.by += 1
+        s.times.cache_clear()
+        return x * s.times(3), s.by
+
+    def changed(x):
+        s = GIVEN[0]
+        s.by += 1
+        return x * s.times(n := s.by), n
+
+    for function in (f, changed):
+        results = []
+        for run in (function, fuselens.compile(function, backend="eager")):
+            GIVEN[0] = Scaled(1)
+            results.append([run(X) for _ in range(3)])
+        assert str(results[0]) == str(results[1])
+
+
+GIVEN: list[Scaled] = [Scaled(1)]
+
+
 def test_functions_with_a_cache_and_effects():
     def f(x):
         counted.cache_clear()

@@ -274,6 +274,31 @@ class Twice(list):
         return super().append
 
 
+class Unsized(tuple):
+    first = property(lambda self: self[0])
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def __iter__(self) -> Any:
+        raise NotImplementedError
+
+
+class UnsizedList(list):
+    first = property(lambda self: self[0])
+    __len__, __iter__ = Unsized.__len__, Unsized.__iter__
+
+
+@pytest.mark.parametrize("kind", [Unsized, UnsizedList])
+def test_subclasses_that_tell_no_length(kind: Any) -> None:
+    """What they hold is found without them."""
+    held = kind((2, 1))
+    agrees_with_eager(lambda x: x * held.first, (torch.ones(3),), breaks=0)
+    given = fuselens.compile(lambda x, v: x * v.first, backend="eager", fullgraph=True)
+    for n in (2, 2, 3):
+        assert torch.equal(given(torch.ones(3), kind((n,))), torch.full((3,), float(n)))
+
+
 def test_views_and_methods_of_subclasses_cross_a_break() -> None:
     def view(x: torch.Tensor) -> Any:
         d = Mapping()

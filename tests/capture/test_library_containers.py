@@ -5,6 +5,8 @@ made before a graph break. Each body is compared with eager in value, type, orde
 from __future__ import annotations
 
 import collections
+import enum
+import types
 from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable
 from typing import Any
@@ -32,6 +34,8 @@ def shown(value: Any) -> Any:
     if isinstance(value, dict):
         factory = value.default_factory if isinstance(value, defaultdict) else None
         return type(value).__name__, factory, [(shown(k), shown(v)) for k, v in value.items()]
+    if isinstance(value, types.MappingProxyType):
+        return "mappingproxy", shown(value.copy())
     if isinstance(value, (set, frozenset, deque)):
         return type(value).__name__, getattr(value, "maxlen", None), [shown(v) for v in value]
     if isinstance(value, (list, tuple)):
@@ -872,6 +876,105 @@ def counter_counts(c: Any, x: Any) -> Any:
     c["z"] += 2
     c.subtract({"a": 1})
     return c["a"], dict(c), c + c, c - collections.Counter("a")
+
+
+def proxy() -> Any:
+    return types.MappingProxyType({"a": 1, "b": [2]})
+
+
+@on(proxy)
+def proxies_read(c: Any, x: Any) -> Any:
+    return (
+        x * c["a"], len(c), "a" in c, "q" in c, list(c), c.get("q", 5), list(c.items()), bool(c), list(reversed(c)), {**c},
+        dict(c), c.copy(), list(c.keys()), list(c.values()), type(c), isinstance(c, collections.abc.Mapping), [k for k in c],
+    )  # fmt: skip
+
+
+@on(proxy)
+def proxies_compare_and_combine(c: Any, x: Any) -> Any:
+    same = {"a": 1, "b": [2]}
+    both = dict(same)
+    both |= c
+    return x, c == same, same == c, c != {}, c == c.copy(), c | {"z": 3}, {"z": 3} | c, both, c == 3
+
+
+@on(proxy)
+def proxies_as_text(c: Any, x: Any) -> Any:
+    return x, repr(c), str(c), f"{c}"
+
+
+@on(proxy)
+def proxies_refuse(c: Any, x: Any) -> Any:
+    said = []
+    for change in (lambda: c.__setitem__("a", 2), lambda: c["q"], lambda: c.pop("a")):
+        try:
+            change()
+        except (TypeError, KeyError, AttributeError) as e:
+            said.append(type(e))
+    try:
+        c["a"] = 2
+    except TypeError as e:
+        said.append(str(e))
+    try:
+        del c["a"]
+    except TypeError as e:
+        said.append(str(e))
+    return x, said
+
+
+@on(dict)
+def proxies_show_changes(c: Any, x: Any) -> Any:
+    seen, keys = types.MappingProxyType(c), c.keys().mapping
+    c["x"] = x
+    return seen["x"], len(keys), seen == c, seen, list(types.MappingProxyType(seen))
+
+
+@on(lambda: defaultdict(list))
+def proxies_of_others(c: Any, x: Any) -> Any:
+    seen = types.MappingProxyType(c)
+    seen["q"].append(1)
+    said = []
+    for wrong in (3, None, [1], (1,)):
+        try:
+            types.MappingProxyType(wrong)  # type: ignore[arg-type]
+        except TypeError as e:
+            said.append(str(e))
+    try:
+        types.MappingProxyType()  # type: ignore[call-arg]
+    except TypeError as e:
+        said.append(str(e))
+    return x, seen.get("w"), len(seen), said
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
+    CRIMSON = 1
+
+    @classmethod
+    def named(cls, name: str) -> Any:
+        return cls.__members__[name]
+
+
+@on(dict)
+def members_of_enumerations(c: Any, x: Any) -> Any:
+    found = Colour.__members__
+    return (
+        x * found["BLUE"].value, len(found), "RED" in found, "GREEN" in found, [(k, m.value) for k, m in found.items()], list(found),
+        list(found.keys()), list(found.values()), found.get("GREEN"), Colour.named("CRIMSON"), Colour.RED.__class__.__members__["RED"],
+        found,
+    )  # fmt: skip
+
+
+def test_proxies_are_guarded() -> None:
+    held: dict[str, Any] = {"a": 1}
+    f = lambda c, x: x * c["a"] + len(c)  # noqa: E731
+    compiled = fuselens.compile(f, backend="eager", fullgraph=True)
+    x, seen = torch.ones(2), types.MappingProxyType(held)
+    for change in ({}, {"a": 2}, {"b": 3}):
+        held.update(change)
+        assert torch.equal(compiled(seen, x), f(seen, x))
+    assert torch.equal(compiled({"a": 5}, x), f({"a": 5}, x))
 
 
 @pytest.mark.parametrize("where", WHERE)

@@ -13,6 +13,7 @@ import fuselens
 from fuselens.capture.hook import _hook
 from fuselens.inputs import comparison
 
+from .harness import agrees_with_eager
 from .programs import t
 
 
@@ -354,6 +355,47 @@ def test_settings_that_change_between_calls(function: Callable[..., Any], change
         change()
         assert run(compiled, x) == run(function, x)
     assert run(compiled, x) == run(function, x)
+
+
+def _asks_for_determinism(x):
+    return (
+        x * 2, torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.get_deterministic_debug_mode(),
+    )  # fmt: skip
+
+
+def test_determinism_is_guarded():
+    compiled = fuselens.compile(_asks_for_determinism, backend="eager", fullgraph=True)
+    report = compiled.__fuselens__.recorder.report
+    x = t(3)
+    with as_before():
+        for given in ({"mode": True}, {"mode": True, "warn_only": True}, {"mode": False}):
+            torch.use_deterministic_algorithms(**given)
+            for _ in range(2):
+                assert str(compiled(x)) == str(_asks_for_determinism(x))
+    assert len(report.graphs) == 3
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        torch.backends.cpu.get_cpu_capability, torch.cpu.get_capabilities, torch.cpu._is_avx2_supported,
+        torch.cpu._is_amx_tile_supported, torch.cpu._is_vnni_supported,
+    ],
+    ids=lambda ask: ask.__name__,
+)  # fmt: skip
+def test_what_the_processor_can_do_is_known(ask):
+    f = lambda x: x * 2 if ask() else x + 1  # noqa: E731
+    agrees_with_eager(f, (t(3),), breaks=0, graphs=1)
+    agrees_with_eager(lambda x: (x, ask()), (t(3),), breaks=0)
+
+
+def test_the_capabilities_of_the_processor_are_read():
+    def f(x):
+        found = torch.cpu.get_capabilities()
+        return x * len(found), found["architecture"], found.get("avx2", False), sorted(found)
+
+    agrees_with_eager(f, (t(3),), breaks=0)
 
 
 @contextlib.contextmanager

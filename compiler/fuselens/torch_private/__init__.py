@@ -170,6 +170,7 @@ from .surroundings import (
     ATTENDS,
     ATTENTION,
     AUTOCAST_ON,
+    DETERMINISM,
     DUAL_LEVEL,
     SAVED_TENSORS_HOOKS,
     TORCHSCRIPT_RECORDS,

@@ -33,7 +33,19 @@ SCALED = {
 """Functions that multiply by a number, which optimisers may have in a tensor."""
 DISPATCH_MODES: Callable[[], int] = private.number_of_dispatch_modes
 GROUP_TENSORS = private.group_tensors
-CONSTANT_FUNCTIONS: tuple[Any, ...] = (private.privateuse_name, private.tracing_state)
+_OF_PROCESSOR = tuple(getattr(private.processor, n) for n in dir(private.processor) if n.startswith(("_is_", "_get_")))
+CONSTANT_FUNCTIONS: tuple[Any, ...] = (
+    private.privateuse_name, private.tracing_state, private.vector_width, *_OF_PROCESSOR,
+)  # fmt: skip
+
+
+@functools.cache
+def processor() -> str:
+    """What those functions say of the processor, as text."""
+    found = [ask() for ask in _OF_PROCESSOR]
+    return str([sorted(told.items()) if isinstance(told, dict) else told for told in found])
+
+
 HIGHER_ORDER: dict[str, Any] = {
     "while_loop": private.while_loop, "scan": private.scan, "map": private.map, "associative_scan": private.associative_scan,
 }  # fmt: skip

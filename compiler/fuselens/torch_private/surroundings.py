@@ -16,7 +16,7 @@ import torch.utils.checkpoint
 from torch.autograd import forward_ad
 
 from .names import private
-from .operators import DISPATCH_MODES, foreign_rules
+from .operators import DISPATCH_MODES, foreign_rules, processor
 from .torch_function import NUMBER_OF_MODES
 
 
@@ -68,6 +68,10 @@ AMBIENT_ON_GPU: dict[str, Callable[[], Any]] = {
     "whether algorithms are deterministic": private.deterministic,
 }
 """State that graphs for a GPU depend on, too."""
+DETERMINISM: dict[str, Callable[[], Any]] = {
+    **AMBIENT_ON_GPU, "whether algorithms that are not are only warned of": private.deterministic_warns,
+}  # fmt: skip
+"""State that programs which ask for it depend on."""
 
 ATTENTION: dict[str, Callable[[], Any]] = {
     "torch.backends.cuda.flash_sdp_enabled()": private.flash_attention,
@@ -149,7 +153,7 @@ def tracing_state() -> tuple[str, ...] | None:
         cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled(), cuda.cudnn_sdp_enabled(),
         cuda.fp16_bf16_reduction_math_sdp_allowed(), private.attention_order(),
         cudnn.enabled, cudnn.benchmark, cudnn.deterministic, torch.backends.mha.get_fastpath_enabled(),
-        torch.backends.cpu.get_cpu_capability(),
+        torch.backends.cpu.get_cpu_capability(), processor(),
     )  # fmt: skip
     return tuple(map(str, settings))
 

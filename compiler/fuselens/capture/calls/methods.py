@@ -34,6 +34,7 @@ from ..values.algebra import (
     Known,
     NamedMethod,
     ObjectValue,
+    ProxyValue,
     SequenceValue,
     SetValue,
     SliceValue,
@@ -135,6 +136,13 @@ def _dict_method(m: Machine, receiver: DictValue, name: str, args: list[Value], 
 @METHODS.of(DictView)
 def _view_method(m: Machine, receiver: DictView, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return _checked(m, _VIEW_METHODS.get(name), receiver, name, args, kwargs)(m, receiver, *args, **kwargs)
+
+
+@METHODS.of(ProxyValue)
+def _proxy_method(m: Machine, receiver: ProxyValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if name in ("get", "keys", "values", "items", "copy"):
+        return m.call(attributes.load(m, m.use(receiver.mapping), name), args, kwargs)
+    return _checked(m, None, receiver, name, args, kwargs)(m, receiver, *args, **kwargs)
 
 
 @METHODS.of(SetValue)

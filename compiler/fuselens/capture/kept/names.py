@@ -189,7 +189,7 @@ def _of_state(obj: Any) -> tuple[Any, ...] | None:
 
 
 def _states() -> dict[str, Any]:
-    return {**torch_private.AMBIENT, **torch_private.AMBIENT_ON_GPU, **torch_private.ATTENTION}
+    return {**torch_private.AMBIENT, **torch_private.DETERMINISM, **torch_private.ATTENTION}
 
 
 def _of_logger(obj: Any) -> tuple[Any, ...] | None:

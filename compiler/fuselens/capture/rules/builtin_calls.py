@@ -29,6 +29,7 @@ from ..values.algebra import (
     IteratorValue,
     Known,
     ObjectValue,
+    ProxyValue,
     SequenceValue,
     SetValue,
     SliceValue,
@@ -69,6 +70,11 @@ def _length_of_container(m: Machine, value: Any) -> Value:
 @_LENGTHS.of(DictView)
 def _length_of_view(m: Machine, value: DictView) -> Value:
     return Constant(len(value.mapping.items))
+
+
+@_LENGTHS.of(ProxyValue)
+def _length_of_proxy(m: Machine, value: ProxyValue) -> Value:
+    return _len(m, [value.mapping], {})
 
 
 @_LENGTHS.of(InstanceDict)
@@ -272,6 +278,11 @@ def _reversed_sequence(m: Machine, value: SequenceValue) -> Value:
 @_REVERSED.of(DictValue, DictView)
 def _reversed_dict(m: Machine, value: DictValue | DictView) -> Value:
     return IteratorValue(value, [], backwards=True, born=m.tracer.now)
+
+
+@_REVERSED.of(ProxyValue)
+def _reversed_proxy(m: Machine, value: ProxyValue) -> Value:
+    return _reversed(m, [value.mapping], {})
 
 
 @_REVERSED.of(Constant)

@@ -10,7 +10,7 @@ import operator
 import re
 import types
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 
@@ -24,11 +24,13 @@ from ..values.algebra import (
     Constant,
     DictValue,
     FunctionValue,
+    InstanceDict,
     Known,
     MadeFunction,
     MethodValue,
     ObjectValue,
     PartialValue,
+    ProxyValue,
     SequenceValue,
     TensorValue,
     Value,
@@ -36,7 +38,7 @@ from ..values.algebra import (
 from ..values.container_operators import mapping_items
 from ..values.iterators import iterate
 from ..values.known import UNKNOWN, deep_use, fold, from_plain, plain
-from .table import CALLS, CODE_RULES, NAMED_RULES, called, rule
+from .table import CALLS, CODE_RULES, NAMED_RULES, RULES, called, rule
 
 if TYPE_CHECKING:
     from ..machine import Machine
@@ -206,6 +208,26 @@ def _namespace(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value
     return made
 
 
+@rule(types.MappingProxyType)
+def _mapping_proxy(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    try:
+        types.MappingProxyType(*({},) * len(args), **{name: {} for name in kwargs})  # type: ignore[arg-type]
+    except TypeError as e:
+        raise raising(e) from None
+    mapping = m.use((*args, *kwargs.values())[0])
+    kind = mapping.python_type
+    if isinstance(mapping, (DictValue, InstanceDict, ProxyValue)):
+        return ProxyValue(mapping)
+    if isinstance(mapping, ObjectValue) and attributes.class_attribute(kind, "__getitem__") is not attributes.ABSENT:
+        if not issubclass(kind, (list, tuple)):
+            return ProxyValue(mapping)
+    if isinstance(mapping, (ObjectValue, SequenceValue)) or (
+        isinstance(mapping, Constant) and kind in (int, float, bool, type(None))
+    ):
+        raise raising(TypeError(f"mappingproxy() argument must be a mapping, not {kind.__name__}"))
+    raise Break("FL104", what="types.MappingProxyType", why=f"of {mapping.describe()}")
+
+
 def _known(m: Machine, value: Value) -> Any:
     """What an argument is: a constant, or an object that such a function gave while tracing."""
     value = deep_use(m, value)
@@ -221,6 +243,8 @@ def _call_cached(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict
     Then when it runs does not matter. What its cache gives is looked up, and compared, when guards are checked. Those of
     einops depend on their arguments alone: they are asked while tracing.
     """
+    if value.value in RULES:
+        return RULES[value.value](m, args, kwargs)
     known = [_known(m, a) for a in args]
     named = {k: _known(m, v) for k, v in kwargs.items()}
     if (value.value.__module__ or "").partition(".")[0] == "einops" and UNKNOWN not in (*known, *named.values()):
@@ -230,12 +254,33 @@ def _call_cached(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict
         except Exception as e:  # noqa: BLE001 - the program raises it by itself
             raise raising(e) from None
         return m.use(m.tracer.lazy(result, src.constant(result, f"{value.describe()}(…)")))
+    receiver = m.use(args[0]) if args and known[0] is UNKNOWN else None
+    if receiver is not None and _is_given(m, receiver):
+        known = known[1:]
+    else:
+        receiver = None
     if value.source is None or any(k is UNKNOWN for k in (*known, *named.values())):
         raise Break("FL104", what=value.describe(), why="its cache decides what it gives")
     if not _only_computes(m, value, args, kwargs):
         raise Break("FL104", what=value.describe(), why="its cache decides what it gives")
-    look_up = _LookUp(known, named)
-    return m.use(m.tracer.lazy(look_up(value.value), src.applied(look_up, value.source)))
+    if receiver is None:
+        look_up = _LookUp(known, named)
+        return m.use(m.tracer.lazy(look_up(value.value), src.applied(look_up, value.source)))
+    m.tracer.guard_identity(value.source, value.value)
+    look_up = _LookUpOf(value.value, known, named)
+    return m.use(m.tracer.lazy(look_up(receiver.value), src.applied(look_up, receiver.source)))
+
+
+def _is_given(m: Machine, receiver: Value) -> TypeGuard[ObjectValue]:
+    """Whether a first argument is an existing object that is equal to itself alone, and nothing that is there was changed so
+    far: so the cache says the same of it when guards are checked."""
+    if not isinstance(receiver, ObjectValue) or receiver.source is None:
+        return False
+    kind, effects = receiver.python_type, m.tracer.effects
+    hashed = attributes.class_attribute(kind, "__hash__"), attributes.class_attribute(kind, "__eq__")
+    changed = effects.mutated or effects.cells or effects.globals
+    changed = changed or any(owner.source is not None for owner, _ in effects.attributes.values())
+    return hashed == (object.__hash__, object.__eq__) and not changed
 
 
 def _einops_backend(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
@@ -255,8 +300,12 @@ def _only_computes(m: Machine, value: ObjectValue, args: list[Value], kwargs: di
     tracer = m.tracer
     before, operations = _outside(m), tracer.graphs.operations
     function = m.use(tracer.lazy(value.value.__wrapped__, src.generic_attribute(value.source, "__wrapped__")))
-    with tracer.graphs.scope() as scope:
-        deep_use(m, m.call(function, args, kwargs))
+    variation, tracer.variation = tracer.variation, None  # a size or number that varies would be computed with
+    try:
+        with tracer.graphs.scope() as scope:
+            deep_use(m, m.call(function, args, kwargs))
+    finally:
+        tracer.variation = variation
     tracer.graphs.operations = operations
     random = any(map(torch_private.may_draw, scope.graph.nodes))
     return not scope.captured and not random and _outside(m) == before
@@ -279,6 +328,18 @@ class _LookUp:
 
     def __call__(self, function: Any) -> Any:
         return function(*self.args, **self.kwargs)
+
+
+class _LookUpOf(_LookUp):
+    """``function(obj, *args, **kwargs)``, which does not keep the function."""
+
+    def __init__(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        super().__init__(args, kwargs)
+        self.function = weakref.ref(function)
+
+    def __call__(self, obj: Any) -> Any:
+        function = self.function()
+        return None if function is None else function(obj, *self.args, **self.kwargs)
 
 
 def _getter(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -27,6 +27,7 @@ from ..values.algebra import (
     Value,
 )
 from ..values.iterators import iterate
+from ..values.known import fold
 from .table import RULES, Rule, called, rule
 
 if TYPE_CHECKING:
@@ -169,13 +170,25 @@ def set_grad_enabled(m: Machine, enabled: bool) -> None:
 
 def _constant_function(function: Any) -> Rule:
     def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return Constant(function())
+        return fold(m, function, args, kwargs, function.__name__)
 
     return run
 
 
-for _f in torch_private.CONSTANT_FUNCTIONS:
+for _f in filter(None, (*torch_private.CONSTANT_FUNCTIONS, getattr(torch.cpu, "get_capabilities", None))):
     RULES[_f] = _constant_function(_f)
+
+
+def _determinism(read: Callable[[], Any]) -> Rule:
+    def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        m.tracer.torch_state.guard_determinism()
+        return Constant(read())
+
+    return run
+
+
+for _f in torch_private.DETERMINISM.values():
+    RULES[_f] = _determinism(_f)
 
 
 @rule(polyfills.fresh)

@@ -39,6 +39,7 @@ class TorchState:
         self._autocast, self._autocast_active = torch_private.AutocastState(), torch_private.autocast_active()
         self._ambient = _read(torch_private.AMBIENT)
         self._ambient_on_gpu = _read(torch_private.AMBIENT_ON_GPU)
+        self._determinism = _read(torch_private.DETERMINISM)
         self._attention = _read(torch_private.ATTENTION)
         self._precision = torch_private.Float32Precision()
 
@@ -83,12 +84,19 @@ class TorchState:
             self.guard_autocast()
         if self._config.mode.startswith("max-autotune"):
             check(_hook.GLOBAL_CALL, self._precision, name="PRECISION", text=str(self._precision), span=None)
-        for what, state in self._states().items():
-            check(_hook.STATE, state, name="STATE", text=f"{what} is {state[1]}", span=None)
+        self._guard(self._states())
         holder, key = torch_private.DUAL_LEVEL
         level = src.dict_item(src.constant(holder, "torch.autograd.forward_ad"), key, "the level of forward-mode AD")
         text = f"{level} is {holder[key]}"
         self._guards.check(level, _hook.EQUALS, holder[key], name="EQUALS", text=text, span=span)
+
+    def guard_determinism(self) -> None:
+        """Algorithms have to be deterministic, or not, as when the frame began."""
+        self._guard(self._determinism)
+
+    def _guard(self, states: Mapping[str, Any]) -> None:
+        for what, state in states.items():
+            self._guards.check_state(_hook.STATE, state, name="STATE", text=f"{what} is {state[1]}", span=None)
 
     def _states(self) -> dict[str, Any]:
         """What the operations of the graph so far depend on."""

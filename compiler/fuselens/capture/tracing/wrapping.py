@@ -7,6 +7,7 @@ to it: :class:`Objects` remembers it by its id. Tensors, and numbers that vary, 
 from __future__ import annotations
 
 import enum
+import gc
 import inspect
 import math
 import re
@@ -33,12 +34,14 @@ from ..values.algebra import (
     Known,
     MethodValue,
     ObjectValue,
+    ProxyValue,
     SequenceValue,
     SetValue,
     SliceValue,
     SymbolValue,
     TensorValue,
     Value,
+    qualified_name,
 )
 from . import graph_inputs, wrappers
 from . import sources as src
@@ -213,9 +216,11 @@ def _sequence(tracer: Tracer, obj: Any, source: Source) -> SequenceValue:
 
 
 def sequence(tracer: Tracer, obj: Any, kind: type, source: Source) -> SequenceValue:
-    """The items of a list or tuple (or an instance of a subclass), as one of ``kind``."""
-    _guard_length(tracer, source, len(obj))
-    return SequenceValue([tracer.lazy(v, src.item(source, i)) for i, v in enumerate(obj)], kind, source)
+    """The items of a list or tuple (or an instance of a subclass, which is not asked for them), as one of ``kind``."""
+    base: Any = list if issubclass(type(obj), list) else tuple
+    items = tuple(base.__iter__(obj))
+    _guard_length(tracer, source, len(items))
+    return SequenceValue([tracer.lazy(v, src.item(source, i)) for i, v in enumerate(items)], kind, source)
 
 
 def _deque(tracer: Tracer, obj: Any, source: Source) -> DequeValue:
@@ -253,6 +258,16 @@ def dictionary(tracer: Tracer, obj: Any, kind: type, source: Source) -> DictValu
     if kind is defaultdict:
         factory = wrap(tracer, obj.default_factory, src.generic_attribute(source, "default_factory"))
     return DictValue(items, kind, source, factory)
+
+
+def _proxy(tracer: Tracer, obj: types.MappingProxyType[Any, Any], source: Source) -> ProxyValue:
+    tracer.guard_type(source, types.MappingProxyType)
+    return ProxyValue(tracer.lazy(_shown_by(obj), src.applied(_shown_by, source)), source)
+
+
+def _shown_by(proxy: types.MappingProxyType[Any, Any]) -> Any:
+    """The mapping that a proxy shows, which is not asked."""
+    return gc.get_referents(proxy)[0]
 
 
 def _set(tracer: Tracer, obj: Any, source: Source) -> Value:
@@ -347,6 +362,7 @@ _MAKERS: dict[int, Callable[[Tracer, Any, Source], Value]] = {
     id(dict): _dictionary,
     id(OrderedDict): _dictionary,
     id(defaultdict): _dictionary,
+    id(types.MappingProxyType): _proxy,
     id(set): _set,
     id(frozenset): _set,
     id(deque): _deque,
@@ -371,7 +387,7 @@ def shown(obj: Any) -> str:
         return repr(obj)[:40]
     if issubclass(kind, type):
         return obj.__qualname__
-    name = getattr(obj, "__qualname__", None) if classify.is_library_kind(kind) else None
+    name = qualified_name(obj) if classify.is_library_kind(kind) else None
     return name or f"the same {kind.__qualname__}"
 
 

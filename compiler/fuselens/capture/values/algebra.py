@@ -83,6 +83,13 @@ class Constant(Value):
         return repr(self.value)
 
 
+def qualified_name(obj: Any) -> str | None:
+    """How a library's object is called; None where it has no name. pybind11's functions are methods of what C++ keeps of them."""
+    name = getattr(obj, "__qualname__", None)
+    inner = isinstance(name, str) and name.startswith("pybind11_detail_")
+    return getattr(obj, "__name__", None) if inner or not name else name
+
+
 class Known(Value):
     """An object known by identity: a class, a builtin, a library function, a Python module."""
 
@@ -97,7 +104,7 @@ class Known(Value):
         return type(self.value)
 
     def describe(self) -> str:
-        name = getattr(self.value, "__qualname__", None) or getattr(self.value, "__name__", None)
+        name = qualified_name(self.value)
         module = getattr(self.value, "__module__", None)
         if not name:
             return repr(self.value)[:60]
@@ -264,6 +271,28 @@ class ActiveValue(Value):
     @property
     def parts(self) -> list[Value]:
         return []
+
+
+class ProxyValue(ActiveValue):
+    """A ``types.MappingProxyType``: shows what ``mapping`` holds when it is looked at, and hands its methods on."""
+
+    __slots__ = ("mapping",)
+
+    def __init__(self, mapping: Value, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.mapping = mapping
+
+    @property
+    def python_type(self) -> type:
+        return types.MappingProxyType
+
+    @property
+    def maker(self) -> Callable[..., Any]:
+        return types.MappingProxyType
+
+    @property
+    def parts(self) -> list[Value]:
+        return [self.mapping]
 
 
 class OpaqueValue(ActiveValue):

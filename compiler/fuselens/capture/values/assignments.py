@@ -23,6 +23,7 @@ from .algebra import (
     MadeFunction,
     NamedMethod,
     ObjectValue,
+    ProxyValue,
     SequenceValue,
     SetValue,
     TensorValue,
@@ -173,6 +174,8 @@ def example(value: Value) -> Any:
         return value.value
     if isinstance(value, DictView):
         return getattr(value.mapping.kind(), value.which)()
+    if isinstance(value, ProxyValue):
+        return types.MappingProxyType({})
     kind: Any = value.python_type
     return tuple.__new__(kind, ()) if issubclass(kind, tuple) else kind()
 

@@ -41,6 +41,7 @@ from .algebra import (
     NamedMethod,
     ObjectValue,
     PartialValue,
+    ProxyValue,
     SequenceValue,
     SetValue,
     SliceValue,
@@ -181,7 +182,7 @@ def load_or_none(m: Machine, value: Value, name: str) -> Value | None:
 # --- builtin values -----------------------------------------------------------------------------------------------
 
 
-@ATTRIBUTES.of(SetValue, InstanceDict)
+@ATTRIBUTES.of(SetValue, InstanceDict, ProxyValue)
 def _of_container(m: Machine, value: Value, name: str) -> Value:
     """A method of a builtin container, or what all of them have."""
     if name == "__class__":
@@ -213,7 +214,7 @@ def _of_dict(m: Machine, value: DictValue, name: str) -> Value:
 @ATTRIBUTES.of(DictView)
 def _of_view(m: Machine, value: DictView, name: str) -> Value:
     if name == "mapping":
-        raise Break("FL106", what=name, why="a read-only view of a dictionary is not traced")
+        return ProxyValue(value.mapping)
     return _of_container(m, value, name)
 
 
@@ -251,6 +252,8 @@ def _structseq(m: Machine, value: SequenceValue, name: str) -> Value:
 
 @ATTRIBUTES.of(Constant)
 def _of_constant(m: Machine, value: Constant, name: str) -> Value:
+    if name == "__class__":
+        return Known(value.python_type)
     try:
         found = getattr(value.value, name)
     except AttributeError as e:
@@ -409,7 +412,7 @@ def _of_class(m: Machine, value: Known, name: str) -> Value:
         return class_method(m, found, place, value)
     if type(found) is types.FunctionType:
         return class_function(m, found, place)
-    if place is not None and not hasattr(type(found), "__get__"):
+    if place is not None and (not hasattr(type(found), "__get__") or type(found) is functools._lru_cache_wrapper):
         return m.use(m.tracer.lazy(found, place))
     if place is not None:
         m.tracer.guard_identity(place, found)
@@ -481,13 +484,12 @@ def assign(m: Machine, owner: ObjectValue | TensorValue, name: str, value: Value
 def content(m: Machine, value: ObjectValue) -> Value | None:
     """The builtin container that an instance of a subclass of ``list``, ``dict`` … also is; None for other objects."""
     if value.content is None and value.source is not None:
-        obj, source = value.value, value.source
-        if isinstance(obj, dict):
-            value.content = wrapping.dictionary(
-                m.tracer, obj, OrderedDict if isinstance(obj, OrderedDict) else dict, source
-            )
-        elif isinstance(obj, (list, tuple)):
-            value.content = wrapping.sequence(m.tracer, obj, list if isinstance(obj, list) else tuple, source)
+        obj, source, kind = value.value, value.source, type(value.value)
+        if issubclass(kind, dict):
+            base = OrderedDict if issubclass(kind, OrderedDict) else dict
+            value.content = wrapping.dictionary(m.tracer, obj, base, source)
+        elif issubclass(kind, (list, tuple)):
+            value.content = wrapping.sequence(m.tracer, obj, list if issubclass(kind, list) else tuple, source)
     return value.content
 
 
@@ -681,6 +683,8 @@ def bind(m: Machine, found: Any, receiver: Value, name: str, place: src.Source |
         m.tracer.guard_identity(place, found)
     if type(found).__name__ == "instancemethod":  # a method that pybind11 has made
         return MethodValue(Known(found.__func__), receiver)
+    if type(found) is functools._lru_cache_wrapper:  # a method that has a cache is bound as a function is
+        return MethodValue(m.use(m.tracer.lazy(found, place or src.constant(found, name))), receiver)
     if isinstance(found, functools.cached_property) and isinstance(receiver, ObjectValue) and found.attrname == name:
         result = m.call(unwrapped(m, found, place, "func"), [receiver], {})
         assign(m, receiver, name, result)

@@ -10,7 +10,17 @@ import torch
 
 from ..breaks import Break, Raised, raising
 from . import assignments, attributes
-from .algebra import Constant, DictValue, DictView, InstanceDict, ObjectValue, SequenceValue, SetValue, Value
+from .algebra import (
+    Constant,
+    DictValue,
+    DictView,
+    InstanceDict,
+    ObjectValue,
+    ProxyValue,
+    SequenceValue,
+    SetValue,
+    Value,
+)
 from .hashing import ELEMENT, key_of
 from .iterators import LONGEST, iterate
 from .known import holds_identity
@@ -104,6 +114,8 @@ def mapping_items(m: Machine, value: Value) -> dict[Any, Value]:
     from .subscripts import subscript
 
     value = m.use(value)
+    while isinstance(value, ProxyValue):
+        value = m.use(value.mapping)
     if isinstance(value, InstanceDict):
         value = attributes.instance_items(m, value)
     if isinstance(value, ObjectValue):

@@ -27,6 +27,7 @@ from .algebra import (
     IteratorValue,
     Known,
     ObjectValue,
+    ProxyValue,
     SequenceValue,
     SetValue,
     TensorValue,
@@ -134,6 +135,11 @@ def _all_of_active(m: Machine, value: ActiveValue) -> list[Value]:
     return found if found is not None else _drawn(m, value)
 
 
+@_ALL_ITEMS.of(ProxyValue)
+def _all_of_proxy(m: Machine, value: ProxyValue) -> list[Value]:
+    return iterate(m, value.mapping)
+
+
 _ALL_ITEMS.of(ArrayValue)(arrays.rows)
 
 
@@ -226,6 +232,11 @@ def _iter_of_active(m: Machine, value: ActiveValue) -> Value:
     if found is None:
         return _not_iterable(m, value)
     return IteratorValue(SequenceValue(found, tuple), found, born=m.tracer.now)
+
+
+@_ITER.of(ProxyValue)
+def _iter_of_proxy(m: Machine, value: ProxyValue) -> Value:
+    return iterator(m, value.mapping)
 
 
 @_ITER.of(ObjectValue)

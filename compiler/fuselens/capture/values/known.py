@@ -24,6 +24,7 @@ from .algebra import (
     DictView,
     IdentityKey,
     Known,
+    ProxyValue,
     SequenceValue,
     SetValue,
     SliceValue,
@@ -80,6 +81,12 @@ def _plain_set(value: SetValue, within: tuple[Value, ...]) -> Any:
 def _plain_view(value: DictView, within: tuple[Value, ...]) -> Any:
     mapping = plain(value.mapping, within)
     return UNKNOWN if mapping is UNKNOWN else getattr(mapping, value.which)()
+
+
+@_PLAIN.of(ProxyValue)
+def _plain_proxy(value: ProxyValue, within: tuple[Value, ...]) -> Any:
+    mapping = plain(value.mapping, within)
+    return UNKNOWN if mapping is UNKNOWN else types.MappingProxyType(mapping)
 
 
 def _plain_items(container: Value, parts: Iterable[Value], within: tuple[Value, ...]) -> list[Any] | None:
@@ -140,7 +147,7 @@ def from_plain(obj: Any, what: str) -> Value:
     if isinstance(obj, tuple) and hasattr(obj, "_fields"):
         return _sequence_of(obj, what)
     if isinstance(obj, types.MappingProxyType):
-        return from_plain(dict(obj), what)
+        return ProxyValue(from_plain(dict(obj), what))
     if type(obj) in CONSTANT_TYPES or isinstance(obj, enum.Enum):
         return Constant(obj)
     if isinstance(obj, _STATIC) or classify.is_library_callable(obj) or classify.is_numpy_description(type(obj)):
@@ -212,6 +219,11 @@ def _use_mapping(m: Machine, value: DictValue, seen: set[int]) -> None:
 @_USED_DEEPLY.of(DictView)
 def _use_view(m: Machine, value: DictView, seen: set[int]) -> None:
     deep_use(m, value.mapping, seen)
+
+
+@_USED_DEEPLY.of(ProxyValue)
+def _use_shown(m: Machine, value: ProxyValue, seen: set[int]) -> None:
+    value.mapping = deep_use(m, value.mapping, seen)
 
 
 def fold(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value], what: str) -> Value:

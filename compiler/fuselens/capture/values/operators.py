@@ -23,6 +23,7 @@ from .algebra import (
     MethodValue,
     NamedMethod,
     ObjectValue,
+    ProxyValue,
     RuntimeNumber,
     SequenceValue,
     SetValue,
@@ -145,6 +146,8 @@ def binary(m: Machine, function: Any, left: Value, right: Value, symbol: str) ->
         return text.percent(m, left.value, right)
     if isinstance(left, ArrayValue) or isinstance(right, ArrayValue):
         return operate(m, function, [left, right])
+    if isinstance(left, ProxyValue) or isinstance(right, ProxyValue):
+        return _of_proxies(m, function, left, right, symbol)
     if any(isinstance(v, ObjectValue) or torch_function.is_subclass(v) for v in (left, right)):
         return _overloaded(m, function, left, right, symbol)
     if symbol in _COMPARISONS:
@@ -165,6 +168,17 @@ def binary(m: Machine, function: Any, left: Value, right: Value, symbol: str) ->
             function = _INPLACE.get(function, function)  # a number has no in-place operators
         return operate(m, function, [left, right])
     return fold(m, function, [left, right], {}, f"operator {symbol}")
+
+
+def _of_proxies(m: Machine, function: Any, left: Value, right: Value, symbol: str) -> Value:
+    """A binary operator or comparison of which a side is a proxy of a mapping, which hands it on."""
+    if isinstance(left, ProxyValue) and symbol in _COMPARISONS:
+        return binary(m, function, m.use(left.mapping), right, symbol)
+    plainly = not isinstance(left, (ProxyValue, ObjectValue)) and symbol in ("==", "!=", "|=")
+    if not plainly and (symbol != "|" or isinstance(left, ObjectValue) or isinstance(right, ObjectValue)):
+        raise Break("FL105", what=f"operator {symbol}", why=f"on {left.describe()} and {right.describe()}")
+    left, right = (m.use(v.mapping) if isinstance(v, ProxyValue) else v for v in (left, right))
+    return binary(m, function, left, right, symbol)
 
 
 def _overloaded(m: Machine, function: Any, left: Value, right: Value, symbol: str) -> Value:

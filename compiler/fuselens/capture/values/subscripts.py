@@ -21,6 +21,7 @@ from .algebra import (
     InstanceDict,
     Known,
     ObjectValue,
+    ProxyValue,
     SequenceValue,
     SetValue,
     SliceValue,
@@ -80,6 +81,11 @@ def _in_view(m: Machine, container: DictView, member: Value) -> bool:
         return False
     found = container.mapping.items.get(key_of(m, member.items[0]))
     return found is not None and equal(m, found, member.items[1])
+
+
+@_MEMBERS.of(ProxyValue)
+def _in_proxy(m: Machine, container: ProxyValue, member: Value) -> bool:
+    return contains(m, m.use(container.mapping), member)
 
 
 @_MEMBERS.of(InstanceDict)
@@ -295,6 +301,11 @@ def _object_item(m: Machine, container: ObjectValue, key: Value) -> Value:
     return detached(subscript(m, held, key), [held])
 
 
+@_ITEMS.of(ProxyValue)
+def _proxy_item(m: Machine, container: ProxyValue, key: Value) -> Value:
+    return subscript(m, m.use(container.mapping), key)
+
+
 @_ITEMS.of(SetValue, DictView)
 def _without_items(m: Machine, container: Value, key: Value) -> Value:
     raise raising(TypeError(f"'{container.python_type.__name__}' object is not subscriptable"))
@@ -383,7 +394,7 @@ def _store_in_object(m: Machine, container: ObjectValue, key: Value, value: Valu
         store_subscript(m, held, key, value)
 
 
-@_STORES.of(SetValue, DictView, Constant)
+@_STORES.of(SetValue, DictView, ProxyValue, Constant)
 def _refuse_store(m: Machine, container: Value, key: Value, value: Value) -> None:
     raise raising(TypeError(f"'{container.python_type.__name__}' object does not support item assignment"))
 
@@ -432,7 +443,7 @@ def _delete_in_object(m: Machine, container: ObjectValue, key: Value) -> None:
         delete_subscript(m, held, key)
 
 
-@_DELETIONS.of(SetValue, DictView, Constant)
+@_DELETIONS.of(SetValue, DictView, ProxyValue, Constant)
 def _refuse_deletion(m: Machine, container: Value, key: Value) -> None:
     kind = container.python_type
     counted = hasattr(kind, "__len__") and hasattr(m.use(key).python_type, "__index__")  # CPython has two texts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from .algebra import (
     DictView,
     Known,
     ObjectValue,
+    ProxyValue,
     SequenceValue,
     SetValue,
     SymbolValue,
@@ -151,6 +153,12 @@ def _displayed_dict(m: Machine, value: DictValue, known: Any, within: tuple[Valu
         factory: Any = displayed(m, value.factory or Constant(None))
         return defaultdict(factory, pairs)
     return OrderedDict(pairs) if value.kind is OrderedDict else pairs
+
+
+@_DISPLAYED.of(ProxyValue)
+def _displayed_proxy(m: Machine, value: ProxyValue, known: Any, within: tuple[Value, ...]) -> Any:
+    shown = displayed(m, value.mapping, _and(within, value))
+    return types.MappingProxyType(shown) if issubclass(type(shown), dict) else _without_text(m, value, known, within)
 
 
 @_DISPLAYED.of(SetValue)

@@ -24,6 +24,7 @@ from .algebra import (
     MadeFunction,
     MethodValue,
     ObjectValue,
+    ProxyValue,
     SequenceValue,
     SetValue,
     SymbolValue,
@@ -109,6 +110,11 @@ def _of_view(m: Machine, value: DictView) -> bool:
 def _of_other(m: Machine, value: Value) -> bool:
     """What has neither a length nor a truth of its own is true."""
     return True
+
+
+@_TRUTH.of(ProxyValue)
+def _of_proxy(m: Machine, value: ProxyValue) -> bool | None:
+    return m.truth(m.call(Known(len), [value.mapping], {}))
 
 
 @_TRUTH.of(Known)
