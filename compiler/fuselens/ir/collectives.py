@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.fx.node import has_side_effect
 
 from .. import torch_private
 
@@ -33,7 +34,7 @@ def _define(name: str, parameters: str, meta: Callable[..., Tensor]) -> None:
     _library.impl(name, run, "CompositeExplicitAutograd")
     _library.impl(name, meta, "Meta")
     _own[name] = getattr(torch.ops.fuselens, name).default
-    fx.node.has_side_effect(_own[name])  # the other ranks take part in it
+    has_side_effect(_own[name])  # the other ranks take part in it
 
 
 def _like(x: Tensor, *_: Any) -> Tensor:

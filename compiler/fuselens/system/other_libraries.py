@@ -63,18 +63,18 @@ class _Extending:
 
 def _with_backend(module: ModuleType) -> None:
     """Accelerate's ``DynamoBackend`` with a member of our name."""
-    kind = getattr(module, "DynamoBackend", None)
+    kind: Any = getattr(module, "DynamoBackend", None)
     members = getattr(kind, "_member_map_", None)
     if members is None or _NAME in members:
         return
-    made = str.__new__(kind, _NAME)  # pyright: ignore[reportArgumentType]
-    made._name_, made._value_ = _NAME, _NAME  # type: ignore[attr-defined]
-    made._sort_order_ = len(members)  # type: ignore[attr-defined]
-    made.__objclass__ = kind  # type: ignore[attr-defined]
+    made: Any = str.__new__(kind, _NAME)
+    made._name_, made._value_ = _NAME, _NAME
+    made._sort_order_ = len(members)
+    made.__objclass__ = kind
     members[_NAME] = made
-    kind._member_names_.append(_NAME)  # type: ignore[union-attr]
-    kind._value2member_map_[_NAME] = made  # type: ignore[union-attr]
-    type.__setattr__(kind, _NAME, made)  # type: ignore[arg-type]
+    kind._member_names_.append(_NAME)
+    kind._value2member_map_[_NAME] = made
+    type.__setattr__(kind, _NAME, made)
 
 
 _LISTS = {"accelerate.utils.dataclasses": _with_backend}

@@ -99,7 +99,7 @@ def context_of(m: Machine, value: Value) -> TorchContext | None:
         return TorchContext(value.maker, value.active)
     if isinstance(value, Constant) and type(value.value) is torch.device:
         return TorchContext(functools.partial(torch.device, value.value))
-    if isinstance(value, ObjectValue) and _is_for_the_peer(value):
+    if isinstance(value, ObjectValue) and value.source is not None and _is_for_the_peer(value):
         m.tracer.guard_identity(value.source, value.value)
         return TorchContext(functools.partial(_itself, value.value), active=False)
     if isinstance(value, ObjectValue) and type(value.value) in (torch.autocast, torch.inference_mode):

@@ -255,7 +255,7 @@ def _call_cached(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict
             raise raising(e) from None
         return m.use(m.tracer.lazy(result, src.constant(result, f"{value.describe()}(…)")))
     receiver = m.use(args[0]) if args and known[0] is UNKNOWN else None
-    if receiver is not None and _is_given(m, receiver):
+    if receiver is not None and _is_given(receiver, m):
         known = known[1:]
     else:
         receiver = None
@@ -263,7 +263,7 @@ def _call_cached(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict
         raise Break("FL104", what=value.describe(), why="its cache decides what it gives")
     if not _only_computes(m, value, args, kwargs):
         raise Break("FL104", what=value.describe(), why="its cache decides what it gives")
-    if receiver is None:
+    if receiver is None or receiver.source is None:
         look_up = _LookUp(known, named)
         return m.use(m.tracer.lazy(look_up(value.value), src.applied(look_up, value.source)))
     m.tracer.guard_identity(value.source, value.value)
@@ -271,7 +271,7 @@ def _call_cached(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict
     return m.use(m.tracer.lazy(look_up(receiver.value), src.applied(look_up, receiver.source)))
 
 
-def _is_given(m: Machine, receiver: Value) -> TypeGuard[ObjectValue]:
+def _is_given(receiver: Value, m: Machine) -> TypeGuard[ObjectValue]:
     """Whether a first argument is an existing object that is equal to itself alone, and nothing that is there was changed so
     far: so the cache says the same of it when guards are checked."""
     if not isinstance(receiver, ObjectValue) or receiver.source is None:

@@ -157,16 +157,21 @@ def binary(m: Machine, function: Any, left: Value, right: Value, symbol: str) ->
     if isinstance(left, SliceValue) or isinstance(right, SliceValue):
         raise Break("FL105", what=f"operator {symbol}", why="on a slice")
     if isinstance(left, _CONTAINERS) or isinstance(right, _CONTAINERS):
-        left, right = (Constant(specialise(v), v.source) if isinstance(v, SymbolValue) else v for v in (left, right))
-        found = on_containers(m, left, right, symbol.removesuffix("="), symbol.endswith("="))
-        if found is not None:
-            return found
-        if isinstance(left, TensorValue) or isinstance(right, TensorValue):
-            raise Break("FL105", what=f"operator {symbol}", why=f"on {left.describe()} and {right.describe()}")
-    elif isinstance(left, (TensorValue, SymbolValue)) or isinstance(right, (TensorValue, SymbolValue)):
+        return _of_containers(m, function, left, right, symbol)
+    if isinstance(left, (TensorValue, SymbolValue)) or isinstance(right, (TensorValue, SymbolValue)):
         if not isinstance(left, TensorValue):
             function = _INPLACE.get(function, function)  # a number has no in-place operators
         return operate(m, function, [left, right])
+    return fold(m, function, [left, right], {}, f"operator {symbol}")
+
+
+def _of_containers(m: Machine, function: Any, left: Value, right: Value, symbol: str) -> Value:
+    left, right = (Constant(specialise(v), v.source) if isinstance(v, SymbolValue) else v for v in (left, right))
+    found = on_containers(m, left, right, symbol.removesuffix("="), symbol.endswith("="))
+    if found is not None:
+        return found
+    if isinstance(left, TensorValue) or isinstance(right, TensorValue):
+        raise Break("FL105", what=f"operator {symbol}", why=f"on {left.describe()} and {right.describe()}")
     return fold(m, function, [left, right], {}, f"operator {symbol}")
 
 
