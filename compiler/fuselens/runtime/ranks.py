@@ -12,6 +12,7 @@ Nothing is asked in calls of graphs that have run before.
 
 from __future__ import annotations
 
+import atexit
 import json
 import threading
 import time
@@ -41,12 +42,15 @@ class _Group:
 class Ranks:
     """What this process tells of itself, and knows of the others."""
 
-    def __init__(self, store: Any, rank: int) -> None:
-        self._store, self._rank = store, rank
+    def __init__(self, store: Any, group: Any) -> None:
+        self._store, self._group, self._rank = store, group, group.rank()
         self._groups: dict[str, _Group] = {}
         self._lock, self._asking = threading.Lock(), threading.Lock()
         self._beat = 0
-        threading.Thread(target=self._run, name="fuselens-ranks", daemon=True).start()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="fuselens-ranks", daemon=True)
+        self._thread.start()
+        atexit.register(self._end)
 
     def started(self, group: str, about: str) -> None:
         """A graph that has run before starts again."""
@@ -112,12 +116,16 @@ class Ranks:
             self._store.set(f"fuselens/{self._rank}", told)
 
     def _run(self) -> None:
-        while True:
-            time.sleep(_TELL)
+        while not self._ending.wait(_TELL) and torch_private.group_now() is self._group:
             try:
                 self._tell()
             except Exception:  # noqa: BLE001 - the group is gone, and with it what this is for
                 return
+
+    def _end(self) -> None:
+        """A thread that an ending interpreter meets in a call of C++ makes the process abort."""
+        self._ending.set()
+        self._thread.join(5)
 
 
 _known: list[tuple[Any, Ranks]] = []
@@ -132,7 +140,7 @@ def ranks() -> Ranks | None:
             store = torch_private.store_connection()
             if store is None or group is None:
                 return None
-            _known[:] = [(group, Ranks(store, group.rank()))]
+            _known[:] = [(group, Ranks(store, group))]
         return _known[0][1]
 
 
