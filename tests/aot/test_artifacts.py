@@ -94,6 +94,7 @@ def of_a_closure() -> Callable[[Tensor], Tensor]:
     return inner
 
 
+torch.manual_seed(0)
 x = torch.randn(4, 8)
 CASES: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
     "everything": (
@@ -138,7 +139,36 @@ def test_a_module_is_trained_on_from_a_file(place: Path) -> None:
 
     names = [name for name, _ in model.named_parameters()]
     ours = trained(artifact, [artifact.weights[name] for name in names])
-    torch.testing.assert_close(ours, trained(model, list(model.parameters())))
+    torch.testing.assert_close(ours, trained(model, list(model.parameters())), rtol=1e-3, atol=1e-4)
+
+
+class Wrong:
+    """An artifact's function that gives too much."""
+
+    def __init__(self, artifact: fuselens.Artifact, by: float) -> None:
+        self.weights, self.training, self.name = artifact.weights, artifact.training, "wrong"
+        self._artifact, self._by = artifact, by
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._artifact(x) * self._by
+
+
+@pytest.mark.parametrize(("by", "refused"), [(1 + 1e-6, False), (1 + 1e-3, True), (float("nan"), True)])
+def test_the_proof_sees_what_is_no_rounding(by: float, refused: bool, place: Path) -> None:
+    model: Any = Block()
+    wrong: Any = Wrong(made(place, model, (x,), training=True), by)
+    if refused:
+        with pytest.raises(ArtifactError, match="it gives another result than eager in call 0"):
+            proof.prove(model, [api._call_of((x,))], wrong)
+    else:
+        proof.prove(model, [api._call_of((x,))], wrong)
+
+
+@pytest.mark.parametrize("seed", [4, 27])
+def test_rounding_that_a_norm_amplifies_is_no_difference(seed: int, place: Path) -> None:
+    torch.manual_seed(seed)
+    given = torch.randn(4, 8)
+    made(place, Block(), (given,), training=True)
 
 
 def test_weights_by_reference(place: Path) -> None:

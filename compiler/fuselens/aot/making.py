@@ -60,8 +60,7 @@ class Function:
     def of(cls, fn: Any) -> Function:
         """Raises ArtifactError (FL927) for what is neither a function nor a module."""
         if isinstance(fn, torch.nn.Module):
-            hooks = [n for n, m in fn.named_modules() if m._forward_hooks or m._forward_pre_hooks]
-            if "" in hooks:
+            if fn._forward_hooks or fn._forward_pre_hooks:
                 raise refuse("FL927", what=type(fn).__name__, why="the module has hooks, which are not in its forward")
             forward = fn.forward
             if type(forward) is types.MethodType and type(forward.__func__) is types.FunctionType:
@@ -103,14 +102,6 @@ class Function:
         return tuple(given.arguments[name] for name in self.names)
 
 
-@dataclass(slots=True)
-class Frame:
-    """One captured frame: its parts as plain data, and the tensors that are in the artifact, by their numbers."""
-
-    data: dict[str, Any]
-    captured: Captured | None
-
-
 class Weights:
     """The tensors of an artifact, by name: those of a module's state have their names there."""
 
@@ -149,7 +140,7 @@ class _Collector(FrameCompiler):
             config, lambda captured: compile_graph(captured, recorder), recorder, function.function.__code__
         )
         self.weights, self.inside = weights, range(len(function.bound))
-        self.frame: Frame | None = None
+        self.frame: dict[str, Any] | None = None
         self.guards = _hook.Guards((), ())
 
     def _kept(self, *_: Any) -> None:
@@ -157,9 +148,7 @@ class _Collector(FrameCompiler):
 
     def _keep(self, made: kept.Made, function: Any, code: Any, args: tuple[Any, ...], tracer: Any) -> None:
         assert made.entry is not None
-        info = made.entry.info
         records, texts = tracer.guards.records, tracer.guards.texts
-        assert info is not None
         used = _used(made.entry.code, made.entry.gather_slot)
         if made.captured is not None:
             used.update(range(len(made.captured.fakes)))
@@ -170,20 +159,16 @@ class _Collector(FrameCompiler):
         if codes:
             raise Nameless("a function as an argument")
         replacement = kept.written_code(code, made.entry.code, made.graph, kept.Codes(code, ()), self.resumes)
-        captured = made.captured
         self.guards = made.entry.guards
-        self.frame = Frame(
-            {
-                "guards": guards,
-                "records": stays.records,
-                "texts": stays.texts,
-                "settled": stays.settled,
-                "code": replacement,
-                "slot": made.entry.gather_slot,
-                "graph": None if captured is None else _written(captured),
-            },
-            captured,
-        )
+        self.frame = {
+            "guards": guards,
+            "records": stays.records,
+            "texts": stays.texts,
+            "settled": stays.settled,
+            "code": replacement,
+            "slot": made.entry.gather_slot,
+            "graph": None if made.captured is None else _written(made.captured),
+        }
 
 
 def _written(captured: Captured) -> dict[str, Any]:
@@ -303,9 +288,9 @@ def _captured(
             if entry is None or collector.frame is None:
                 why = "; ".join(d.message for d in recorder.report.diagnostics) or "its frame is not compiled"
                 raise refuse("FL927", what=function.name, why=why)
-            if collector.frame.captured is not None:
+            if collector.frame["graph"] is not None:
                 _programs(function, recorder, own, f"graphs/{number}.{isa}", parts)
-            found = found or (collector.frame.data, collector.guards)
+            found = found or (collector.frame, collector.guards)
     assert found is not None
     return found
 

@@ -145,8 +145,8 @@ def judge(
         differing = {where: found for where, found in differing.items() if where not in unsteady}
     # nor does what one rounding of the inputs changes as well, as an optimizer does that divides noise by noise
     if differing:
-        nudged = observe(eager, _nudged(args), _nudged(kwargs), gradients=gradients)
-        rounding = differences(expected, nudged)
+        moved = observe(eager, nudged(args), nudged(kwargs), gradients=gradients)
+        rounding = differences(expected, moved)
         judged.amplified = [where for where in differing if where in rounding]
         why = "rounding decides it: one bit of the inputs changes it in eager, too"
         judged.excused |= dict.fromkeys(judged.amplified, why)
@@ -177,7 +177,7 @@ def _named(places: list[str]) -> str:
     return first if len(places) == 1 else f"{first} and {len(places) - 1} more"
 
 
-def _nudged(value: Any) -> Any:
+def nudged(value: Any) -> Any:
     """The inputs with each floating element moved by one bit, up or down."""
     if isinstance(value, torch.Tensor):
         if (
@@ -189,8 +189,8 @@ def _nudged(value: Any) -> Any:
         infinity = torch.full_like(value, float("inf"))
         return torch.nextafter(value.detach(), torch.where(up, infinity, -infinity)).requires_grad_(value.requires_grad)
     if type(value) in (list, tuple):
-        return type(value)(_nudged(v) for v in value)
-    return {k: _nudged(v) for k, v in value.items()} if type(value) is dict else value
+        return type(value)(nudged(v) for v in value)
+    return {k: nudged(v) for k, v in value.items()} if type(value) is dict else value
 
 
 def _instead(target: str, compiled: Callable[..., Any], inputs: Any) -> str:
