@@ -436,6 +436,8 @@ HASHED = "def fn(x):\n    for name in {'a', 'b', 'c', 'd'}:\n        x = x * ord
 IMPORT = "def fn(x):\n    import colorsys\n    return x * colorsys.ONE_THIRD\n"
 PATCHED = PLAIN + "{patch}"
 TWO_BREAKS = "def fn(x):\n    y = {head}\n    print(end='')\n    y = y.sin()\n    print(end='')\n    return y * 2\n"
+CACHED = "import functools\nclass C:\n    @functools.lru_cache(None)\n    def k(self, n):\n        return n * {by}\nc = C()\ndef fn(x):\n    return x * c.k(3)\n"
+ONCE = "import functools\n@functools.lru_cache(None)\ndef once(text):\n    print(end=text)\ndef fn(x):\n    y = x.sin()\n    once('')\n    return y * 2\n"
 CASES = {
     "nothing": (PLAIN, PLAIN, "kept"),
     "a line above": (PLAIN, "\n" + PLAIN, "traced"),
@@ -459,6 +461,8 @@ CASES = {
     "a module that is loaded": ("import colorsys\n" + IMPORT, "import colorsys\n" + IMPORT, "kept"),
     "what precedes a break": (TWO_BREAKS.format(head="x + 1"), TWO_BREAKS.format(head="x + 1 + 1"), "traced"),
     "the same breaks": (TWO_BREAKS.format(head="x + 1"), TWO_BREAKS.format(head="x + 1"), "kept"),
+    "a method with a cache": (CACHED.format(by=2), CACHED.format(by=3), "traced"),
+    "a function with a cache that breaks": (ONCE, ONCE, "kept"),
     "the state of torch": (PLAIN, PLAIN + "torch.set_default_dtype(torch.float64)\n", "traced"),
 }  # fmt: skip
 

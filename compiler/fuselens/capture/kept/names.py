@@ -8,6 +8,7 @@ not have the object.
 from __future__ import annotations
 
 import enum
+import functools
 import hashlib
 import importlib
 import logging
@@ -138,7 +139,7 @@ def _by_name(obj: Any) -> tuple[Any, ...] | None:
         return "unnamed", obj.__name__
     if kind.__module__ == "torch._ops" and torch_private.is_torch_operator(obj):
         return "operator", str(obj)
-    if not issubclass(kind, type) and kind not in _DEFINED:
+    if not issubclass(kind, type) and kind not in _DEFINED and kind is not functools._lru_cache_wrapper:
         return None
     module = obj.__module__
     candidates = [
