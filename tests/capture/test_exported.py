@@ -235,6 +235,28 @@ def test_structures_of_exported_programs(f: Any) -> None:
     agrees_with_eager(f, (tensor(3),), breaks=0, graphs=1)
 
 
+class Pair:
+    """A node of trees that counts how many were made."""
+
+    made = 0
+
+    def __init__(self, parts: Any) -> None:
+        Pair.made += 1
+        self.parts = list(parts)
+
+
+def test_classes_of_nodes_are_not_made_while_tracing() -> None:
+    torch.utils._pytree.register_pytree_node(Pair, lambda p: (p.parts, None), lambda parts, context: Pair(parts))
+    given = {"a": Pair([0, 1])}
+    spec, before = pytree.tree_structure(given), Pair.made
+
+    def f(x: torch.Tensor) -> Any:
+        return len(torch.fx._pytree.tree_flatten_spec(given, spec)), x.sin()
+
+    agrees_with_eager(f, (tensor(3),))
+    assert Pair.made == before
+
+
 def test_errors_of_structures() -> None:
     for given in ({"a": 1}, {"a": 1, "b": 3}, [1, 2], {"a": 1, "b": (1,)}):
         agrees_with_eager(

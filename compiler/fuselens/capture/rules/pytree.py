@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, namedtuple
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ... import torch_private
 from ..breaks import Break
+from ..tracing.wrapping import CONSTANT_TYPES
 from ..values import attributes
 from ..values.algebra import ActiveValue, Constant, DictValue, Known, ObjectValue, SequenceValue, Value
 from ..values.iterators import iterate, iterator
@@ -183,11 +184,30 @@ def _described(m: Machine, spec: Value) -> Value:
     """The structure that a TreeSpec describes."""
     if isinstance(spec, Spec):
         return spec.structure
-    if isinstance(spec, ObjectValue) and issubclass(type(spec.value), PYTREE.TreeSpec) and spec.source is not None:
+    if isinstance(spec, ObjectValue) and _is_spec(spec.value) and spec.source is not None:
         m.tracer.guard_identity(spec.source, spec.value)
-        example = PYTREE.tree_unflatten([0] * spec.value.num_leaves, spec.value)
-        return _structure(m, from_plain(example, "tree_unflatten"), lambda v: False)
+        return _of_spec(spec.value)
     raise Break("FL104", what="tree_unflatten", why=f"of {spec.describe()}")
+
+
+def _is_spec(obj: Any) -> bool:
+    """Whether ``obj`` is a TreeSpec of torch's own classes: there is one for leaves."""
+    kind = type(obj)
+    return issubclass(kind, PYTREE.TreeSpec) and kind.__module__ == PYTREE.__name__
+
+
+def _of_spec(spec: Any) -> Value:
+    """The structure that an existing TreeSpec describes. Making an example of it would run the program's classes."""
+    if spec.num_nodes == spec.num_leaves == 1:
+        return _Leaf(Constant(0))
+    parts = [_of_spec(s) for s in (spec.children() if hasattr(spec, "children") else spec.children_specs)]
+    if spec.type in (list, tuple):
+        return SequenceValue(parts, spec.type)
+    if spec.type is namedtuple:
+        return SequenceValue(parts, spec.context)
+    if spec.type in (dict, OrderedDict) and all(type(k) in CONSTANT_TYPES for k in spec.context):
+        return DictValue(dict(zip(spec.context, parts, strict=True)), spec.type)
+    raise Break("FL104", what="torch.utils._pytree", why=f"of a {spec.type.__name__}")
 
 
 def _tree_flatten_spec(m: Machine, value: Value, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
