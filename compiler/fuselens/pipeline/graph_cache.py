@@ -242,7 +242,8 @@ def capturing(
     cache, key = Cache.of(config), _results_key(code)
     known: dict[Any, Any] = {}
     apart = torch_private.foreign_rules()
-    if not apart and (data := cache.get(_RESULTS, key)) is not None:
+    data = None if apart else cache.get(_RESULTS, key)
+    if data is not None:
         found = _read(data, dict)
         if found is None:
             cache.discard(cache.path(_RESULTS, key))
@@ -253,7 +254,7 @@ def capturing(
         on_new()
     with torch_private.FAKE_RESULTS.followed(known) as used:
         yield
-    if not apart and used.keys() - known.keys():
+    if not apart and (data is None or used.keys() - known.keys()):  # of a frame without results, that it was captured
         with contextlib.suppress(NotStorable):
             cache.put(_RESULTS, key, form().written(used))
         for diagnostic in cache.drain():
