@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,28 +28,12 @@ MODELS = {  # graphs, parts (at least), breaks (at most)
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def found(both: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each rank found."""
     place = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    environment = {
-        **os.environ,
-        "FUSELENS_CACHE_DIR": str(place / "cache"),
-        "FUSELENS_STRICT": "1",
-        "OMP_NUM_THREADS": "1",
-    }
-    outs = [place / f"{rank}.json" for rank in range(2)]
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(rank), str(port), str(out)], env=environment, stderr=subprocess.PIPE, text=True
-        )
-        for rank, out in enumerate(outs)
-    ]  # fmt: skip
-    errors = [rank.communicate(timeout=280)[1] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], errors
-    return [json.loads(out.read_text()) for out in outs]
+    ended = both(PROGRAM, place / "cache", str(place / "{rank}.json"))
+    assert [status for status, _, _ in ended] == [0, 0], [errors for _, _, errors in ended]
+    return [json.loads((place / f"{rank}.json").read_text()) for rank in range(2)]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -68,7 +68,7 @@ class Container:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._archive = zipfile.ZipFile(io.BytesIO(path.read_bytes()))
+            self._archive = zipfile.ZipFile(path)
             told = self._archive.read(_ABOUT)
             self.about: dict[str, Any] = json.loads(told)
             form, self._digests = self.about["format"], dict(self.about["parts"])

@@ -20,16 +20,14 @@ def prove(fn: Any, calls: Sequence[Call], artifact: Artifact) -> None:
     gradients. Raises ArtifactError (FL927) where anything differs."""
     before = {name: tensor.detach().clone() for name, tensor in artifact.weights.items()}
     for number, call in enumerate(calls):
-        eager = copy.deepcopy(fn) if isinstance(fn, torch.nn.Module) else fn
         with torch.random.fork_rng():
-            expected = _observed(eager, call, artifact.training)
+            expected = _observed(_copy_of(fn), call, artifact.training)
 
         def moved(what: str, call: Call = call) -> Any:
             """The same of eager, for inputs that are one bit away."""
-            eager = copy.deepcopy(fn) if isinstance(fn, torch.nn.Module) else fn
             near = Call(nudged(call.args), nudged(dict(call.kwargs)))
             with torch.random.fork_rng():
-                return _observed(eager, near, artifact.training)[what]
+                return _observed(_copy_of(fn), near, artifact.training)[what]
 
         with torch.random.fork_rng():
             actual = _observed(artifact, call, artifact.training)
@@ -42,6 +40,11 @@ def prove(fn: Any, calls: Sequence[Call], artifact: Artifact) -> None:
                 raise refuse(
                     "FL927", what=artifact.name, why=f"it gives another {what} than eager in call {number}: {why}"
                 )
+
+
+def _copy_of(fn: Any) -> Any:
+    """A module whose state may change."""
+    return copy.deepcopy(fn) if isinstance(fn, torch.nn.Module) else fn
 
 
 def _observed(fn: Any, call: Call, training: bool) -> dict[str, Any]:

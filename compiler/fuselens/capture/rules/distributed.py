@@ -99,7 +99,7 @@ class _Call:
         found = self.given.get("group")
         if found is None or (isinstance(found, Constant) and found.value is None):
             found = self.m.use(self.m.call(FunctionValue(torch_private.default_group(), None), [], {}))
-        group = identified(self.m, found)
+        group = _known(self.m, found, self.what)
         if not isinstance(group, distributed.ProcessGroup):
             raise self.refuse(f"this process is not in the group {found.describe()}")
         if torch_private.coalesces(group):
@@ -151,14 +151,6 @@ class _Call:
 
     def scatter(self, to: Value, result: Value) -> Value:
         return self.run(polyfills.scattered, to, result, Constant(bool(self.is_async)))
-
-
-def identified(m: Machine, value: Value) -> Any:
-    """The object that a value stands for, from now on."""
-    if isinstance(value, ObjectValue) and value.source is not None:
-        m.tracer.guard_identity(value.source, value.value)
-        return value.value
-    return value.value if isinstance(value, (Constant, Known)) else None
 
 
 def _all_reduce(c: _Call) -> Value:
@@ -233,10 +225,10 @@ for _name, _make in _RULES.items():
 
 def _fact(name: str) -> Callable[..., Value]:
     def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        group = identified(m, m.use(args[0])) if len(args) == 1 and not kwargs else None
-        if group is None:
-            raise Break("FL104", what=f"ProcessGroup.{name}", why="the group is not known while tracing")
-        found = getattr(group, name)
+        what = f"ProcessGroup.{name}"
+        if len(args) != 1 or kwargs:
+            raise Break("FL104", what=what, why="it takes no arguments")
+        found = getattr(_known(m, m.use(args[0]), what), name)
         return Constant(found() if callable(found) else found)
 
     return run
