@@ -38,6 +38,7 @@ class Config:
     accumulated_recompile_limit: int = 256  # compilations of one function and of what resumes it after graph breaks
     error_on_recompile: bool = False
     guard_costs: bool = False  # measure each guard, for the report
+    regions: bool = True  # what a graph computes again and again, as layers do, is compiled once
     freezing: bool = False  # without gradients: compute once what depends on parameters and buffers alone
     fallback_random: bool = False  # draw exactly eager's numbers
     fast_math: bool = False  # on the CPU: sums in any order, approximate maths, no care for NaN, infinity and -0

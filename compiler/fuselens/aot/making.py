@@ -307,6 +307,7 @@ def _apart(config: Config, isa: str) -> Iterator[Config]:
             fullgraph=True,
             strict=True,
             live=False,
+            regions=False,  # one graph, one program
         )
 
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from .. import torch_private
-from ..capture.frame.captured import GraphFacts
+from ..capture.frame.captured import Cut, GraphFacts
 from ..config import Config
 from ..ir.contracts.signature import SavedValue, Sharing, Signature
 from ..record import report
@@ -206,7 +206,7 @@ class Frames:
 def form() -> Form:
     from ..ir.contracts import signature, source
 
-    mine = (Entry, Program, Layout, GraphFacts)
+    mine = (Entry, Program, Layout, GraphFacts, Cut)
     told = (
         report.Decision, report.MemoryStep, report.Operation, report.Stage, report.Line, report.Span, report.Guard, report.Shape,
         report.Tensor, report.Diagnostic, report.Frame, report.Fix, report.Edit,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from ..inputs import weightless
 from ..ir.contracts.signature import NOTHING_SHARED, Sharing, Signature
 from ..ir.graphs import graph_text
 from ..ir.graphs.program_text import program
-from ..record import live_memory
+from ..record import live_memory, report
 from ..record.diagnostics import make
 from ..runtime import memory
 from ..runtime.build import host_isa
@@ -28,24 +28,35 @@ from . import gpu, programs
 from .cache_keys import Key, facts_of, key_for
 from .effects import with_effects
 from .graph_cache import Entry, GraphCache, Program
-from .parts import Compiler, Unit, buckets, decided_by_data
+from .parts.part import Compiler
+from .parts.repeats import repeats
+from .parts.units import Unit, buckets, decided_by_data, of_cuts
 from .recorder import Recorder, Run
-from .refusals import eagerly, or_eager, restoring, watched
+from .refusals import eagerly, or_eager, or_ready, restoring, watched
 from .variants import frozen, lazy_views, sharing
 
 if TYPE_CHECKING:
     from ..autograd.joint import Joint
 
 
-def compile_graph(
-    captured: Captured, recorder: Recorder, part_of: int | None = None
-) -> Callable[[tuple[Any, ...]], Any]:
-    """The callable (gathered inputs → outputs) for a captured graph. Never fails: what is refused runs eagerly.
+Ready = Callable[[], Callable[..., Any]]  # waits for compilers
 
-    ``part_of`` is the number of the graph that this one is a part of.
-    """
+
+def compile_graph(captured: Captured, recorder: Recorder) -> Callable[[tuple[Any, ...]], Any]:
+    """The callable (gathered inputs → outputs) for a captured graph. Never fails: what is refused runs eagerly."""
+    return _start(captured, recorder)()
+
+
+def _start(
+    captured: Captured, recorder: Recorder, part_of: int | None = None, backwards: list[Any] | None = None,
+    units: Sequence[Unit] = (),
+) -> Ready:  # fmt: skip
+    """What gives the callable, while kernels are being compiled. ``part_of`` is the number of the graph that this one is a part of,
+    of which it stands for ``units``; ``backwards`` is what lowers those of all its parts."""
     record = recorder.new_graph(captured, part_of)
-    run = Run(captured, recorder, record)
+    record.runs = max(1, len(units))
+    record.decisions += _compiled_once(record, units)
+    run = Run(captured, recorder, record, backwards=[] if backwards is None else backwards)
     run.record("capture", "py", lambda: graph_text.show(captured.module.graph, f"graph{record.id}"))
     facts = facts_of(captured)
     record.outputs = facts.outputs
@@ -53,34 +64,58 @@ def compile_graph(
         record.repro = _program(run)
     if recorder.programs is not None:
         record.fallback = True
-        return _hook.disabled(recorder.programs.written(record, captured, functools.partial(_program, run)))
+        return _ready(recorder.programs.written(record, captured, functools.partial(_program, run)))
     if recorder.values is not None:
         record.fallback = True
-        return _hook.disabled(watched(captured.module, record, recorder.values))
+        return _ready(watched(captured.module, record, recorder.values))
     if run.config.backend == "eager" or run.until[0] == "capture":
         record.fallback = True
-        return _hook.disabled(eagerly(captured))
+        return _ready(eagerly(captured))
 
-    def compiled() -> Callable[..., Any]:
-        made = or_eager(lambda: _compile(run), run)
+    def finished(ready: Ready) -> Callable[..., Any]:
+        made = or_eager(ready, run)
         if record.memory:
             run.record("memory", "txt", lambda: live_memory.text(record, run.recorder.report.file))
         return made
 
     in_parts = part_of is None and decided_by_data(captured)
-    units = buckets(captured) if part_of is None and not in_parts else []
-    in_parts = in_parts or bool(units)
+    units = _units(run) if part_of is None and not in_parts else []
     captured.keepable &= not in_parts
-    if run.config.weightless and run.target == "cpu" and _has_large_tensors(captured.module.graph):
-        if not in_parts:  # whose sizes are known when it runs
-            recorder.later(compiled)
-        return _hook.disabled(_without_values(eagerly(captured)))
+    looks = run.config.weightless and run.target == "cpu" and _has_large_tensors(captured.module.graph)
+    if in_parts and looks:  # whose sizes are known when it runs
+        return _ready(_without_values(eagerly(captured)))
     if in_parts:
-        return _hook.disabled(or_eager(lambda: _in_parts(run, units), run))
-    if run.config.build or run.target != "cpu":
-        return _hook.disabled(compiled())
-    recorder.later(compiled)
-    return _hook.disabled(eagerly(captured))
+        return _ready(or_eager(lambda: _in_parts(run), run))
+    if units:
+        made = or_eager(lambda: _known_parts(run, units), run)
+        return _ready(_without_values(eagerly(captured)) if looks else made)
+    start = functools.partial(or_ready, lambda: _compile(run), run)
+    if not looks and (run.config.build or run.target != "cpu"):
+        ready = start()
+        return lambda: _hook.disabled(finished(ready))
+    recorder.later(lambda: finished(start()))
+    return _ready(_without_values(eagerly(captured)) if looks else eagerly(captured))
+
+
+def _ready(call: Callable[..., Any]) -> Ready:
+    call = _hook.disabled(call)
+    return lambda: call
+
+
+_LEAST = 100  # nodes that are not compiled again, for which it is worth while to call parts
+
+
+def _units(run: Run) -> list[Unit]:
+    """The parts that are known before the graph runs; none where it is compiled as a whole."""
+    captured, config = run.captured, run.config
+    if captured.cuts:
+        return of_cuts(captured)
+    recorded = run.target == "cuda" and config.mode in ("reduce-overhead", "max-autotune")  # as one CUDA graph
+    return buckets(captured) or (
+        repeats(list(captured.valued().graph.nodes), _LEAST)
+        if config.regions and not config.freezing and not recorded
+        else []
+    )
 
 
 def _program(run: Run, values: str = "") -> str:
@@ -92,15 +127,45 @@ def _program(run: Run, values: str = "") -> str:
     return program(graph, captured.inputs, about=about, options=options, mode=mode, values=values)
 
 
-def _in_parts(run: Run, units: list[Unit]) -> Callable[..., Any]:
+def _in_parts(run: Run) -> Callable[..., Any]:
     """The graph with its parts compiled, each when it first runs."""
+    return restoring(_parts(run).in_parts(run.captured.module), run.captured)
 
+
+def _known_parts(run: Run, units: list[Unit]) -> Callable[..., Any]:
+    """The graph with its parts compiled, and what its report has of them."""
+    graphs = run.recorder.report.graphs
+    first = len(graphs)
+    call, numbers = _parts(run).known_parts(units)
+
+    def add_up() -> None:
+        run.graph.memory += live_memory.of_parts([graphs[first + n] for n in numbers if n is not None])
+        run.record("memory", "txt", lambda: live_memory.text(run.graph, run.recorder.report.file))
+
+    if run.recorder.texts and run.captured.sizes is None:
+        run.recorder.later(add_up) if not run.recorder.finished else add_up()
+    return restoring(call, run.captured)
+
+
+def _compiled_once(graph: report.Graph, units: Sequence[Unit]) -> list[report.Decision]:
+    """Why a part is compiled once that stands for several units."""
+    if len(units) < 2:
+        return []
+    spans = [span for unit in units for node in unit.nodes if (span := node.meta.get("span")) is not None]
+    lines = sorted({span.line for span in spans if span.file == spans[0].file})
+    why = f"graph {graph.part_of} does its {len(units[0].nodes)} operations {len(units)} times"
+    why += f" (lines {lines[0]} to {lines[-1]})" if len(lines) > 1 else ""
+    return [report.Decision("FL417", "taken", f"graph {graph.id}", why, spans[0] if spans else None, {"lines": lines})]
+
+
+def _parts(run: Run) -> Compiler:
     def refused(why: str) -> None:
         run.say(make("FL301", run.captured.span, why=why))
 
-    compile_part = functools.partial(compile_graph, recorder=run.recorder, part_of=run.graph.id)
-    parts = Compiler(run.captured, compile_part, refused, run.config.recompile_limit)
-    return restoring(parts.in_parts(run.captured.module, units), run.captured)
+    def start(captured: Captured, units: Sequence[Unit]) -> Ready:
+        return _start(captured, run.recorder, run.graph.id, run.backwards, units)
+
+    return Compiler(run.captured, start, refused, run.config.recompile_limit)
 
 
 def _has_large_tensors(graph: fx.Graph) -> bool:
@@ -118,7 +183,7 @@ def _without_values(call: Callable[..., Any]) -> Callable[..., Any]:
     return look
 
 
-def _compile(run: Run, lazy: frozenset[int] = frozenset()) -> Callable[..., Any]:
+def _compile(run: Run, lazy: frozenset[int] = frozenset()) -> Ready:
     """``lazy`` are inputs that stand for lazily conjugated or negated ones."""
     captured = run.captured
     if captured.sizes is not None and torch_private.depends_on_data(captured.sizes.env):
@@ -140,8 +205,8 @@ def _compile(run: Run, lazy: frozenset[int] = frozenset()) -> Callable[..., Any]
         plain = lazy_views.in_memory(captured, turns)
         if plain is None:
             raise Untraceable("it returns an input that is a lazily conjugated or negated view")
-        call = _compile(replace(run, captured=plain), frozenset(turns))
-        return lambda inputs: call(lazy_views.turned(inputs, turns))
+        ready = _compile(replace(run, captured=plain), frozenset(turns))
+        return lambda: _turning(ready(), turns)
     traced = _trace(run, NOTHING_SHARED)
     signature = traced.signature
     if captured.sizes is not None and torch_private.depends_on_data(captured.sizes.env):
@@ -157,9 +222,15 @@ def _compile(run: Run, lazy: frozenset[int] = frozenset()) -> Callable[..., Any]
 
     def compile_for(shared: Sharing) -> Callable[..., Any]:
         other = run.again()
-        return or_eager(lambda: _compile_traced(_trace(other, shared), other), other)
+        return or_eager(lambda: _compile_traced(_trace(other, shared), other)(), other)
 
-    return _as_inputs_share(_compile_traced(traced, run), captured, signature, shared, compile_for)
+    ready = _compile_traced(traced, run)
+    share = _as_inputs_share(captured, signature, shared, compile_for)
+    return lambda: share(ready())
+
+
+def _turning(call: Callable[..., Any], turns: Any) -> Callable[..., Any]:
+    return lambda inputs: call(lazy_views.turned(inputs, turns))
 
 
 def of_entry(captured: Captured, recorder: Recorder, entry: Entry, backward: Program | None) -> Callable[..., Any]:
@@ -168,8 +239,8 @@ def of_entry(captured: Captured, recorder: Recorder, entry: Entry, backward: Pro
     run = Run(captured, recorder, recorder.new_graph(captured))
     signature, eager = entry.signature, eagerly(captured)
     ready = _of_entry(entry, backward, run)
-    call = _as_inputs_share(ready, captured, signature, signature.sharing, lambda shared: eager)
-    return _hook.disabled(call)
+    share = _as_inputs_share(captured, signature, signature.sharing, lambda shared: eager)
+    return _hook.disabled(share(ready))
 
 
 def _finding(captured: Captured, signature: Signature) -> Callable[..., Sharing]:
@@ -181,21 +252,20 @@ def _finding(captured: Captured, signature: Signature) -> Callable[..., Sharing]
 
 
 def _as_inputs_share(
-    ready: Callable[..., Any], captured: Captured, signature: Signature, shared: Sharing,
-    compile_for: Callable[[Sharing], Callable[..., Any]],
-) -> Callable[..., Any]:  # fmt: skip
-    """``ready``, which is for inputs that share memory as ``shared`` says, and what is compiled for others."""
+    captured: Captured, signature: Signature, shared: Sharing, compile_for: Callable[[Sharing], Callable[..., Any]]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Of a callable that is for inputs which share memory as ``shared`` says, that and what is compiled for others."""
     wanted = sorted({*(m.input for m in signature.mutations), *captured.arguments, *shared.companions})
     if not signature.mutations or len(wanted) == 1:
-        return ready
+        return lambda ready: ready
     find = functools.partial(_finding(captured, signature), wanted=wanted)
-    return sharing.by_sharing(ready, shared, find, compile_for, eagerly(captured))
+    return lambda ready: sharing.by_sharing(ready, shared, find, compile_for, eagerly(captured))
 
 
 _DEVICES = {"cpu", "cuda"}  # kernels are made for tensors there: ``meta`` tensors, say, have no data
 
 
-def _freezing(traced: _Traced, run: Run) -> Callable[..., Any] | None:
+def _freezing(traced: _Traced, run: Run) -> Ready | None:
     """The graph compiled for parameters and buffers as they are, and again when they change; None where it is not."""
     if not run.config.freezing or not run.loops:
         return None
@@ -210,12 +280,13 @@ def _freezing(traced: _Traced, run: Run) -> Callable[..., Any] | None:
 
     def compile_for(tensors: Mapping[int, Any]) -> Callable[..., Any]:
         if first:
-            return _compile_traced(*first.pop(), constants=tensors)
+            return _compile_traced(*first.pop(), constants=tensors)()
         run.say(make("FL201", captured.span, what=f"`{captured.frame}`, because a frozen tensor changed"))
         other = run.again()
-        return or_eager(lambda: _compile_traced(_trace(other, NOTHING_SHARED), other, constants=tensors), other)
+        return or_eager(lambda: _compile_traced(_trace(other, NOTHING_SHARED), other, constants=tensors)(), other)
 
-    return frozen.by_state(owned, compile_for, captured.inputs, run.config.recompile_limit)
+    call = frozen.by_state(owned, compile_for, captured.inputs, run.config.recompile_limit)
+    return lambda: call
 
 
 class _Traced:
@@ -284,16 +355,16 @@ def _trace(run: Run, shared: Sharing) -> _Traced:
     return traced
 
 
-def _compile_traced(traced: _Traced, run: Run, *, constants: Mapping[int, Any] | None = None) -> Callable[..., Any]:
-    """The callable of a traced graph: from the cache, or made by the stages and kept there."""
+def _compile_traced(traced: _Traced, run: Run, *, constants: Mapping[int, Any] | None = None) -> Ready:
+    """What gives the callable of a traced graph: from the cache, or made by the stages and kept there."""
     entry, backward = traced.entry, traced.backward
     if entry is None:
         from .phases import compile_joint
 
-        call = compile_joint(traced.joint, run, traced.cache, again=traced.again, constants=constants or {})
+        ready = compile_joint(traced.joint, run, traced.cache, again=traced.again, constants=constants or {})
         traced.keep_conditions()
-        return call
-    return _of_entry(entry, backward, run)
+        return ready
+    return functools.partial(_of_entry, entry, backward, run)
 
 
 def _of_entry(entry: Entry, backward: Program | None, run: Run) -> Callable[..., Any]:

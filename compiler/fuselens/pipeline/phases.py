@@ -24,7 +24,7 @@ from ..rewrite import biases
 from ..rewrite.fold import fold
 from ..rewrite.freeze import freeze
 from ..rewrite.layout import channels_last
-from ..runtime.compile_graph import Call, floats_as_tensors
+from ..runtime.compile_graph import Call, build_ahead, floats_as_tensors
 from ..schedule.order import live_bytes
 from ..schedule.structure import operations
 from . import gpu, programs
@@ -35,14 +35,15 @@ from .refusals import or_else
 from .stages import LOOPS, SIMPLIFY, Work, python_numbers, through
 
 Bind = Callable[[], Call]  # waits for compilers, and loads what they made
+Ready = Callable[[], Callable[..., Any]]  # the same for a whole graph
 Keep = Callable[[Program], None]
 NOTHING: Mapping[int, Any] = MappingProxyType({})
 
 
 def compile_joint(
     joint: Joint, run: Run, cache: GraphCache, *, again: bool = False, constants: Mapping[int, Any] = NOTHING
-) -> Callable[..., Any]:
-    """The callable of a joint graph. ``cache`` receives what is made; ``again``: it lacks only the backward, which
+) -> Ready:
+    """What gives the callable of a joint graph, whose kernels are being compiled by now. ``cache`` receives what is made; ``again``: it lacks only the backward, which
     therefore is made at once. ``constants`` are what frozen inputs hold."""
     run.record("joint", "py", lambda: graph_text.show(joint.graph, f"joint{run.graph.id}"))
     if run.loops and run.rewrites("fold"):
@@ -51,7 +52,7 @@ def compile_joint(
     return _training(joint, run, cache, again) if joint.training else _inference(joint, run, cache, constants)
 
 
-def _inference(joint: Joint, run: Run, cache: GraphCache, constants: Mapping[int, Any]) -> Callable[..., Any]:
+def _inference(joint: Joint, run: Run, cache: GraphCache, constants: Mapping[int, Any]) -> Ready:
     keep = _keeping(cache, run, joint.signature)
     module = forward_only(joint)
     if constants:
@@ -60,7 +61,7 @@ def _inference(joint: Joint, run: Run, cache: GraphCache, constants: Mapping[int
     if run.loops and run.rewrites("layout"):
         _lay_out([module.graph], lambda: (), run)
     bind, written = _programmed(module, run, keep, writes=joint.signature.new_values(), constants=constants)
-    return with_effects(joint.signature, bind(), written, run)
+    return lambda: with_effects(joint.signature, bind(), written, run)
 
 
 def _lay_out(graphs: list[fx.Graph], passed: Callable[[], Iterable[tuple[fx.Node, fx.Node]]], run: Run) -> None:
@@ -71,7 +72,7 @@ def _lay_out(graphs: list[fx.Graph], passed: Callable[[], Iterable[tuple[fx.Node
         biases.apart(graphs, compare)
 
 
-def _training(joint: Joint, run: Run, cache: GraphCache, again: bool) -> Callable[..., Any]:
+def _training(joint: Joint, run: Run, cache: GraphCache, again: bool) -> Ready:
     with run.stage("partition"):
         parts = partition(joint, memory_budget=run.config.memory_budget, fuses=fuses)
     if run.loops and run.rewrites("layout"):
@@ -93,12 +94,16 @@ def _training(joint: Joint, run: Run, cache: GraphCache, again: bool) -> Callabl
         backward = replace(run, phase="backward")
         return or_else(lambda: _programmed(parts.backward, backward, keep, donated=donated)[0], lambda _: eager, run)
 
+    run.backwards.append(lower_backward)
+
     def compile_backward() -> Callable[..., Any]:
+        for lower in run.backwards:  # of the parts of one graph all are needed, and compiled side by side
+            lower()
         return or_else(lower_backward(), lambda _: eager(), run)
 
     if run.loops and run.target == "cuda" and not run.recorder.texts:
         lower_backward()  # while the forward's kernels are compiled
-    return with_effects(
+    return lambda: with_effects(
         parts.signature, bind_forward(), written, run, saved=parts.saved, compile_backward=compile_backward, again=again
     )
 
@@ -124,7 +129,7 @@ def _programmed(
 ) -> tuple[Bind, list[int]]:  # fmt: skip
     """What makes a callable, and those of the inputs in ``writes`` that it writes by itself, returning None for results.
 
-    ``keep`` is given what a later process builds it from. Kernels for a GPU are being compiled when this returns.
+    ``keep`` is given what a later process builds it from. Kernels are being compiled when this returns.
     """
     if not run.loops:
         return lambda: straight_line(module), []
@@ -143,6 +148,8 @@ def _programmed(
         from ..runtime.gpu.launch import compile_ahead
 
         compile_ahead([program.generated.triton], run.config)
+    elif run.graph.part_of is not None:
+        build_ahead(program.generated, run.config)
 
     def bind() -> Call:
         call = programs.bound(program, run)

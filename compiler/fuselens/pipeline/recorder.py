@@ -9,7 +9,7 @@ import time
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -225,6 +225,7 @@ class Run:
     recorder: Recorder
     graph: report.Graph
     phase: str = "forward"
+    backwards: list[Callable[[], object]] = field(default_factory=list)  # what lowers them, of a graph or of all its parts
 
     @property
     def config(self) -> Config:
@@ -271,7 +272,7 @@ class Run:
 
     def again(self) -> Run:
         """The same captured graph compiled once more, a graph of its own in the report."""
-        return replace(self, graph=self.recorder.new_graph(self.captured, self.graph.part_of))
+        return replace(self, graph=self.recorder.new_graph(self.captured, self.graph.part_of), backwards=[])
 
     def named(self, stage: str) -> str:
         return stage if self.phase == "forward" else f"{stage}.{self.phase}"

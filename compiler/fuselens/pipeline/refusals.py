@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,14 +32,23 @@ log = logging.getLogger("fuselens")
 
 def or_eager(make: Callable[[], Callable[..., Any]], run: Run) -> Callable[..., Any]:
     """What ``make`` makes of the run's graph; where a stage refuses it, the graph as it was captured."""
-    graph = run.graph
+    return or_else(make, functools.partial(_refused, run), run)
 
-    def refused(why: report.Diagnostic) -> Callable[..., Any]:
-        graph.fallback = True
-        run.decided([report.Decision(why.code, "fallback", f"graph {graph.id}", why.message, run.captured.span)])
-        return eagerly(run.captured)
+
+def or_ready(make: Callable[[], Callable[[], Call]], run: Run) -> Callable[[], Call]:
+    """The same of what gives a callable."""
+
+    def refused(why: report.Diagnostic) -> Callable[[], Call]:
+        call = _refused(run, why)
+        return lambda: call
 
     return or_else(make, refused, run)
+
+
+def _refused(run: Run, why: report.Diagnostic) -> Call:
+    run.graph.fallback = True
+    run.decided([report.Decision(why.code, "fallback", f"graph {run.graph.id}", why.message, run.captured.span)])
+    return eagerly(run.captured)
 
 
 def or_else(make: Callable[[], T], otherwise: Callable[[report.Diagnostic], T], run: Run) -> T:

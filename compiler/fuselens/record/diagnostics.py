@@ -365,6 +365,15 @@ TABLE: dict[str, Entry] = {
             "what was tried.",
             severity="information",
         ),
+        _e(
+            "FL417",
+            "compiled once",
+            "{what} is compiled once: {why}",
+            "What a graph computes again and again, such as the layers of a deep model or the steps of a loop, is a part of it that is"
+            " compiled once, and runs each time with other tensors. So the time of a compilation does not grow with their number.",
+            "The option `regions=False` compiles the graph as a whole, where results of one stretch may fuse with the next.",
+            severity="information",
+        ),
         # --- FL5xx: CUDA graphs -------------------------------------------------------------------------------
         _e(
             "FL501",

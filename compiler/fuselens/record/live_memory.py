@@ -5,7 +5,9 @@ Pure functions of a report's :class:`Graph`; symbolic sizes are those of the exa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from .report import Decision, Graph, Line, MemoryStep, Span
 
@@ -62,6 +64,8 @@ def at(graph: Graph, here: Callable[[Span], bool]) -> list[str]:
         out = [f"saved for backward: {bytes_text(sum(map(_bytes, kept)))} in {len(kept)} values"]
     else:
         out = [f"saved for backward: {bytes_text(_bytes(d))} (`{d.subject}`), because {d.reason}" for d in kept]
+    if kept and graph.runs > 1:
+        out.append(f"its graph runs {graph.runs} times, and saves as much each time")
     if again := sum(d.span is not None and here(d.span) for d in recomputed(graph)):
         out.append(f"the backward computes {again} value{'' if again == 1 else 's'} of it again")
     for phase in PHASES:
@@ -71,6 +75,18 @@ def at(graph: Graph, here: Callable[[Span], bool]) -> list[str]:
             if max(steps) == highest.bytes:
                 out.append(f"peak memory of the {phase} here: {bytes_text(highest.bytes)}")
     return out
+
+
+def of_parts(parts: Sequence[Graph]) -> list[MemoryStep]:
+    """The steps of a graph that runs ``parts``, in their order: a part holds what those before it have saved, too."""
+    held = list(itertools.accumulate(map(saved_bytes, parts), initial=0))[: len(parts)]
+    return [
+        replace(step, bytes=step.bytes + before)
+        for phase, order in (("forward", 1), ("backward", -1))
+        for part, before in list(zip(parts, held, strict=True))[::order]
+        for step in part.memory
+        if step.phase == phase
+    ]
 
 
 def text(graph: Graph, about: str) -> tuple[str, tuple[Line, ...]]:

@@ -275,7 +275,8 @@ class Graph:
     cache: str = ""  # "found", or why the cache did not have what becomes of it; "" where it was not asked
     fallback: bool = False  # True when the graph runs eagerly, as captured
     repro: str = ""  # a program that runs the graph compiled and eagerly; where texts of everything are wanted
-    part_of: int | None = None  # the graph whose numbers or sizes that data decides lie around this one
+    part_of: int | None = None  # the graph that this one is a part of
+    runs: int = 1  # how often that graph runs it
 
     def stage(self, name: str) -> Stage | None:
         return next((s for s in self.stages if s.name == name), None)

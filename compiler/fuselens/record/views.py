@@ -116,6 +116,7 @@ def summary_lines(report: Report) -> list[str]:
         traits += ["with backward"] if graph.training else []
         traits += ["runs eagerly"] if graph.fallback else []
         traits += ["from the cache"] if graph.cached else []
+        traits += [f"runs {graph.runs} times"] if graph.runs > 1 else []
         out.append(f"  graph {graph.id} {graph.frame}: {', '.join(traits)}")
         for kernel in graph.kernels:
             traffic = f"reads {bytes_text(kernel.bytes_read)}, writes {bytes_text(kernel.bytes_written)}"

@@ -24,11 +24,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..config import Config
-from ..record.report import Span
+from ..record.report import Diagnostic, Span
 from .cache.place import forbids_execution, require_room
 from .cache.store import Cache, Opened, key_of
 
@@ -264,6 +265,43 @@ def build(text: str, isa_flags: tuple[str, ...], config: Config, cache: Cache, p
 
     A library that does not load is rebuilt once. ``patient``: the compiler gives way to whatever else the machine does.
     """
+    started = _ahead.pop((text, isa_flags, cache.root), None)
+    if started is None:
+        return _build(text, isa_flags, config, cache, patient)
+    built, diagnostics = started.result()
+    cache.diagnostics += diagnostics
+    return built
+
+
+_ahead: dict[tuple[str, tuple[str, ...], Path], Future[tuple[Built, list[Diagnostic]]]] = {}
+
+
+def build_ahead(text: str, isa_flags: tuple[str, ...], config: Config) -> None:
+    """Starts what :func:`build` is about to be asked for, by a thread of its own; what goes wrong, that function raises."""
+
+    def make() -> tuple[Built, list[Diagnostic]]:
+        return _build(text, isa_flags, config, cache), cache.drain()
+
+    cache = Cache(config.cache_dir)
+    _ahead[text, isa_flags, cache.root] = _builders().submit(make)
+
+
+@functools.cache
+def _builders() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count(), "fuselens build")
+
+
+def _forget_builders() -> None:
+    """A forked process has none of the threads."""
+    _ahead.clear()
+    _builders.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_builders)
+
+
+def _build(text: str, isa_flags: tuple[str, ...], config: Config, cache: Cache, patient: bool = False) -> Built:
     start = time.perf_counter()
     carried = _of_carried(text, isa_flags, cache)
     if carried is not None:

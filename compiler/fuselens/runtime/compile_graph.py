@@ -16,6 +16,7 @@ from ..config import Config
 from ..record import report
 from . import memory, program
 from .build import build as build_library
+from .build import build_ahead as build_library_ahead
 from .build import function, is_built
 from .cache.store import Cache
 
@@ -130,6 +131,12 @@ def build(
     built.timings.append(report.Timing("build.host", time.perf_counter() - start, start))
     built.diagnostics = cache.drain()
     return built
+
+
+def build_ahead(generated: Generated, config: Config) -> None:
+    """Starts to build what :func:`build` will ask for."""
+    if generated.cpp is not None and config.build:
+        build_library_ahead(*unit(generated.cpp, generated.isa_flags, config), config)
 
 
 def floats_as_tensors(call: Call, inputs: Sequence[int], outputs: Sequence[int], graph: Graph) -> Call:

@@ -206,6 +206,8 @@ def _graph(report: Report, graph: Graph) -> list[str]:
     out = [f"{graph.frame}: {operations}, {kind}{', from the cache' if graph.cached else ''}"]
     if graph.fallback:
         out.append("runs eagerly, as captured")
+    if graph.runs > 1:
+        out.append(f"runs {graph.runs} times")
     if graph.stages:
         out.append(f"stages: {', '.join(stage.name for stage in graph.stages)}")
     if graph.inputs or graph.outputs:

@@ -23,6 +23,21 @@ class GraphFacts:
     generators: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Nodes of a graph, from ``start`` up to ``end``, that are a part: compiled, or run as they were captured. Those of one
+    ``region`` are compiled once, and the first of them says what stands for what they read: None for the graph's own inputs, else
+    a tensor's dtype, device, sizes, strides, and whether it requires gradients."""
+
+    start: int
+    end: int
+    compiled: bool
+    region: int | None = None
+    reads: tuple[Any, ...] = ()
+    facts: GraphFacts | None = None
+    digest: str = ""
+
+
 @dataclass(slots=True)
 class Captured:
     """A captured graph on its way to the rest of the pipeline.
@@ -46,6 +61,7 @@ class Captured:
     digest: str = ""  # of its nodes, where somebody asked for it and they have names
     pending: Callable[[], None] | None = None  # gives the nodes their values, where they do not have them yet
     keepable: bool = False  # another process would make the same of it
+    cuts: tuple[Cut, ...] = ()  # the parts in which it is compiled, where these are known before it runs
     restored: tuple[int, ...] = ()  # inputs that it writes to before it checks values: a check that fails undoes that
 
     def valued(self) -> fx.GraphModule:

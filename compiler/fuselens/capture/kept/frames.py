@@ -317,12 +317,13 @@ def written(
 
 
 def _written_graph(captured: Captured) -> dict[str, Any]:
-    if not captured.keepable or not captured.digest:
+    if not captured.keepable or not (captured.digest or captured.cuts):
         raise Nameless("the graph")
     return {
         "nodes": graphs.written(captured.module.graph),
         "facts": captured.facts,
         "digest": captured.digest,
+        "cuts": captured.cuts,
         "operations": captured.operations,
         "grad_enabled": captured.grad_enabled,
         "owned": captured.owned,
@@ -371,7 +372,7 @@ class Candidate:
         return Captured(
             module=module, inputs=inputs, fakes=fakes, grad_enabled=grad, frame=self._code.co_name, span=span,
             operations=data["operations"], fake_mode=mode, resumable=True, owned=tuple(data["owned"]),
-            arguments=tuple(data["arguments"]), facts=data["facts"], digest=data["digest"], keepable=True, restored=tuple(data["restored"]),
+            arguments=tuple(data["arguments"]), facts=data["facts"], digest=data["digest"], cuts=tuple(data["cuts"]), keepable=True, restored=tuple(data["restored"]),
             pending=graphs.filling(module, fakes, mode, grad),
         )  # fmt: skip
 

@@ -1,0 +1,223 @@
+"""Stretches of a captured graph that do the same again and again: the layers of a deep model, the steps of a loop that was unrolled.
+
+Two stretches are the same if their nodes are, one by one: what is called, constants, what comes out, and which values are read,
+be they of the stretch or of elsewhere. Only which tensors they are given differs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from ... import torch_private
+from .units import Unit, computes, is_state, units_pass
+
+_CANDIDATES = 16  # distances that are tried, the most frequent ones
+_SMALLEST = 6  # nodes of a repetition: a call of a part costs some microseconds
+# Vendors compute these, so that repetitions do not fuse anyway. Loops over the elements do, and stay one graph.
+_HEAVY = frozenset({
+    "linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "addbmm", "baddbmm", "mv", "einsum", "tensordot", "bilinear",
+    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution",
+    "scaled_dot_product_attention", "multi_head_attention_forward", "lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell",
+    "rnn_tanh_cell", "rnn_relu_cell",
+})  # fmt: skip
+
+
+def repeats(nodes: Sequence[fx.Node], least: int) -> list[Unit]:
+    """The nodes as parts, those that are the same as one region; none where no region saves ``least`` nodes."""
+    nodes = [n for n in nodes if n.op not in ("placeholder", "output")]
+    borders = _Borders(nodes)
+    kinds, stretches = _kinds(nodes), list[tuple[int, int, int]]()
+    ranges = [(0, len(nodes))]
+    while ranges:
+        low, high = ranges.pop()
+        found = _longest(kinds, low, high)
+        if found is None or (found[2] - 1) * found[1] < least:
+            continue
+        start, period, count = borders.shifted(*found)
+        if period < _SMALLEST or not any(map(_is_heavy, nodes[start : start + period])):
+            continue
+        ranges += [(low, start), (start + period * count, high)]
+        stretches.append((start, period, count))
+    units, at, saved = list[Unit](), 0, 0
+    for number, (start, period, count) in enumerate(sorted(stretches)):
+        units += _rest(nodes[at:start])
+        same = _same([nodes[start + k * period : start + (k + 1) * period] for k in range(count)], number)
+        saved = max(saved, (sum(unit.region is not None for unit in same) - 1) * period)
+        units += same
+        at = start + period * count
+    units += _rest(nodes[at:])
+    return units if saved >= least and borders.are_free(units) and units_pass(units) else []
+
+
+def _is_heavy(node: fx.Node) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return name.partition(".")[0] in _HEAVY
+
+
+def _rest(nodes: Sequence[fx.Node]) -> list[Unit]:
+    return [Unit(list(nodes), compiled=any(map(computes, nodes)))] if nodes else []
+
+
+# --- where it repeats -------------------------------------------------------------------------------------------------
+
+
+def _longest(kinds: Sequence[int], low: int, high: int) -> tuple[int, int, int] | None:
+    """(start, period, slack) as (first node, nodes of a repetition, repetitions) of the run between ``low`` and ``high`` that
+    saves most. The run may go on for a part of a repetition."""
+    last, distances = dict[int, int](), Counter[int]()
+    for i in range(low, high):
+        if (before := last.get(kinds[i])) is not None:
+            distances[i - before] += 1
+        last[kinds[i]] = i
+    best: tuple[int, int, int] | None = None
+    for period, _ in distances.most_common(_CANDIDATES):
+        begin = low + period
+        for i in range(low + period, high + 1):
+            if i < high and kinds[i] == kinds[i - period]:
+                continue
+            count = (i - begin) // period + 1
+            if count > 1 and (best is None or (count - 1) * period > (best[2] - 1) * best[1]):
+                best = begin - period, period, count
+            begin = i + 1
+    return best
+
+
+class _Borders:
+    """What passes from the nodes before a place to those after it."""
+
+    def __init__(self, nodes: Sequence[fx.Node]) -> None:
+        self.nodes = nodes
+        self._number = {node: i for i, node in enumerate(nodes)}
+        self._kinds = _kinds(nodes)
+        last = {n: max((self._number.get(u, len(nodes)) for u in n.users), default=-1) for n in nodes}
+        self._last = [last[n] for n in nodes]
+        self._entered = [0]
+        for node in nodes:
+            self._entered.append(self._entered[-1] + _enters(node))
+
+    def shifted(self, start: int, period: int, count: int) -> tuple[int, int, int]:
+        """The same run, begun where least passes from one repetition to the next."""
+        end = start + period * count
+        while end < len(self.nodes) and self._kinds[end] == self._kinds[end - period]:
+            end += 1
+        slack = end - start - period * count
+        shift = min(range(min(slack, period - 1) + 1), key=lambda s: (*self._passing(start + s, period), s))
+        return start + shift, period, count
+
+    def _passing(self, start: int, period: int) -> tuple[bool, int]:
+        """Whether something passes that no part can give, and the bytes, between the first repetition and the second."""
+        border, free, count = start + period, self._entered[start] == 0, 0
+        for node, last in zip(self.nodes[start:border], self._last[start:border], strict=True):
+            if last >= border:
+                value = node.meta.get("val")
+                free &= isinstance(value, torch.Tensor)
+                count += _bytes(value)
+        return not free, count
+
+    def are_free(self, units: Iterable[Unit]) -> bool:
+        """Whether nothing is entered where a part begins that is left in another."""
+        at = 0
+        for unit in units:
+            if self._entered[at]:
+                return False
+            at += len(unit.nodes)
+        return True
+
+
+def _bytes(value: Any) -> int:
+    if not isinstance(value, torch.Tensor):
+        return 0
+    return math.prod(map(torch_private.size_hint, value.shape)) * value.dtype.itemsize
+
+
+def _enters(node: fx.Node) -> int:
+    if not is_state(node):
+        return 0
+    if isinstance(node.target, torch_private.EnterContext):
+        return 1
+    return -1 if node.target is torch_private.exit_context else 1 << 20  # what is set stays
+
+
+# --- what is the same -------------------------------------------------------------------------------------------------
+
+
+def _kinds(nodes: Sequence[fx.Node]) -> list[int]:
+    """A number for each node: equal ones call the same with the same constants, and give the same."""
+    known: dict[Any, int] = {}
+    found = []
+    for node in nodes:
+        kind = node.op, node.target, _constant(node.args), _constant(node.kwargs), _value(node.meta.get("val"))
+        found.append(known.setdefault(kind, len(known)))
+    return found
+
+
+def _constant(value: Any) -> Any:
+    """What of an argument is no value of the graph."""
+    if isinstance(value, fx.Node):
+        return fx.Node
+    if isinstance(value, (tuple, list)):
+        return (type(value), *map(_constant, value))
+    if isinstance(value, dict):
+        return (dict, *((key, _constant(item)) for key, item in value.items()))
+    if isinstance(value, slice):
+        return (slice, *map(_constant, (value.start, value.stop, value.step)))
+    if type(value) in (int, float, complex, bool, str, type(None)):
+        return type(value), repr(value)
+    return id(value)  # the graph holds it
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        layout = (value.stride(), value.is_conj(), value.is_neg()) if value.layout is torch.strided else ()
+        sizes = tuple(map(str, value.shape)), *map(str, layout)
+        return type(value), value.dtype, value.device, value.layout, value.requires_grad, sizes
+    if isinstance(value, (tuple, list)):
+        return (type(value), *map(_value, value))
+    return type(value), str(value) if torch_private.is_symbolic_number(value) else _constant(value)
+
+
+def _nodes(value: Any) -> Iterator[fx.Node]:
+    """The nodes in an argument, in their order, each as often as it is there."""
+    if isinstance(value, fx.Node):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _nodes(item)
+    elif isinstance(value, dict):
+        yield from _nodes(tuple(value.values()))
+    elif isinstance(value, slice):
+        yield from _nodes((value.start, value.stop, value.step))
+
+
+def _pattern(nodes: Sequence[fx.Node]) -> Any:
+    """What is read by whom: nodes of the stretch by their places, others in the order in which they are first read, and what
+    these are."""
+    place, others, kinds, read = {n: i for i, n in enumerate(nodes)}, dict[fx.Node, int](), list[Any](), list[int]()
+    for node in nodes:
+        for source in _nodes((node.args, node.kwargs)):
+            number = place.get(source)
+            if number is None:
+                if source not in others:
+                    others[source] = -1 - len(others)
+                    kinds.append((source.op == "placeholder", _value(source.meta.get("val"))))
+                number = others[source]
+            read.append(number)
+    return tuple(read), tuple(kinds)
+
+
+def _same(stretches: Sequence[list[fx.Node]], region: int) -> list[Unit]:
+    """Parts, one for each stretch; those of the most frequent pattern are the region."""
+    patterns = [_pattern(nodes) for nodes in stretches]
+    usual, count = Counter(patterns).most_common(1)[0]
+    if count == 1:
+        return [unit for nodes in stretches for unit in _rest(nodes)]
+    return [
+        Unit(nodes, compiled=True, region=region) if pattern == usual else _rest(nodes)[0]
+        for nodes, pattern in zip(stretches, patterns, strict=True)
+    ]

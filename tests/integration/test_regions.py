@@ -1,0 +1,393 @@
+"""Graphs that do the same again and again: it is compiled once, and gives eager's values, gradients, writes and random numbers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import fuselens
+from fuselens import config
+from fuselens.capture.frame.frame import FrameCompiler
+from fuselens.record.report import Graph, Report
+
+D = 16
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path) -> Iterator[None]:
+    with config.patch(cache_dir=tmp_path / "cache"):
+        yield
+    fuselens.reset()
+
+
+class Block(nn.Module):
+    """A layer of a transformer: 22 operations."""
+
+    def __init__(self, activation: Callable[[Tensor], Tensor] = F.gelu, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.before, self.after = nn.LayerNorm(D), nn.LayerNorm(D)
+        self.qkv, self.out = nn.Linear(D, 3 * D), nn.Linear(D, D)
+        self.up, self.down = nn.Linear(D, 2 * D), nn.Linear(2 * D, D)
+        self.activation, self.dropout = activation, nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = self.qkv(self.before(x)).split(D, 2)
+        q, k, v = (part.view(*x.shape[:2], 2, D // 2).transpose(1, 2) for part in parts)
+        found = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(x.shape)
+        x = x + self.dropout(self.out(found))
+        return x + self.down(self.activation(self.up(self.after(x))))
+
+
+class Deep(nn.Module):
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.first, self.layers, self.last = nn.Linear(4, D), nn.ModuleList(layers), nn.Linear(D, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for layer in self.layers:
+            x = layer(x)
+        return self.last(x)
+
+
+def blocks(count: int, **how: Any) -> Deep:
+    torch.manual_seed(0)
+    return Deep(*(Block(**how) for _ in range(count)))
+
+
+def inputs(batch: int = 2, length: int = 5) -> Tensor:
+    return torch.randn(batch, length, 4, generator=torch.Generator().manual_seed(batch))
+
+
+def outcome(model: nn.Module, call: Callable[..., Any], *given: Any) -> dict[str, Any]:
+    """What a step gives, the gradients, and what it leaves in buffers."""
+    torch.manual_seed(1)
+    model.zero_grad()
+    result = call(*given)
+    if result.requires_grad:
+        result.square().mean().backward()
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    return {"result": result.detach(), "gradients": gradients, "buffers": dict(copy.deepcopy(list(model.named_buffers())))}
+
+
+def check(model: nn.Module, *given: Any, calls: int = 2, **options: Any) -> Report:
+    """``model`` agrees with eager in training and, in a second compilation, without gradients."""
+    other = copy.deepcopy(model)
+    compiled = fuselens.compile(model, fullgraph=True, options={"fallback_random": True, **options})
+    for _ in range(calls):
+        torch.testing.assert_close(outcome(model, compiled, *given), outcome(other, other, *given), atol=2e-5, rtol=2e-4)
+    report = copy.deepcopy(compiled.__fuselens__.recorder.report)
+    with torch.no_grad():
+        torch.testing.assert_close(outcome(model, compiled, *given), outcome(other, other, *given), atol=2e-5, rtol=2e-4)
+    return report
+
+
+def regions(report: Report) -> list[Graph]:
+    return [graph for graph in report.graphs if graph.runs > 1]
+
+
+# --- what is found --------------------------------------------------------------------------------------------------
+
+
+def test_layers_are_compiled_once() -> None:
+    kernels = []
+    for count in (6, 9):
+        report = check(blocks(count), inputs())
+        (region,) = regions(report)
+        assert region.runs == count and len(report.captured) == 1 and not report.breaks
+        kernels.append(len(report.kernels))
+    assert kernels[0] == kernels[1]
+
+
+def test_the_report_says_which_lines_a_region_serves() -> None:
+    report = check(blocks(6), inputs())
+    (region,) = regions(report)
+    (told,) = [d for d in region.decisions if d.code == "FL417"]
+    first = Block.forward.__code__.co_firstlineno
+    assert told.subject == f"graph {region.id}" and "22 operations 6 times" in told.reason
+    assert told.data["lines"] == [first + 1, first + 2, first + 3, first + 4, first + 5]
+    assert region.part_of == report.captured[0].id
+
+
+def test_few_layers_stay_one_graph() -> None:
+    assert not regions(check(blocks(3), inputs()))
+
+
+def test_an_option_keeps_a_graph_whole() -> None:
+    report = check(blocks(6), inputs(), regions=False)
+    assert len(report.graphs) == 1
+
+
+def test_loops_over_elements_stay_one_kernel() -> None:
+    def steps(x: Tensor) -> Tensor:
+        for _ in range(40):
+            x = torch.sin(x) * 0.5 + torch.cos(x)
+        return x
+
+    compiled = fuselens.compile(steps, fullgraph=True)
+    x = torch.randn(64)
+    torch.testing.assert_close(compiled(x), steps(x))
+    assert len(compiled.__fuselens__.recorder.report.graphs) == 1
+
+
+def test_two_kinds_in_turn_are_one_region() -> None:
+    model = Deep(*(Block(F.relu if i % 2 else F.gelu) for i in range(8)))
+    (region,) = regions(check(model, inputs()))
+    assert region.runs == 4 and region.operations == 44
+
+
+def test_encoder_and_decoder_are_two_regions() -> None:
+    model = Deep(*(Block(F.relu) for _ in range(6)), *(Block(F.silu) for _ in range(7)))
+    assert sorted(graph.runs for graph in regions(check(model, inputs()))) == [6, 7]
+
+
+def test_another_layer_in_between() -> None:
+    model = Deep(*(Block(torch.tanh if i == 6 else F.gelu) for i in range(13)))
+    assert [graph.runs for graph in regions(check(model, inputs()))] == [6, 6]
+
+
+class Steps(nn.Module):
+    """A recurrent net, step by step, which then goes on with what it gave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.LSTMCell(1, 8), nn.LSTMCell(8, 8), nn.Linear(8, 1)
+
+    def forward(self, series: Tensor, future: int) -> Tensor:
+        zeros = torch.zeros(series.shape[0], 8, dtype=series.dtype)
+        a, b, c, d = zeros, zeros, zeros, zeros
+        found = []
+        for item in series.split(1, dim=1):
+            a, b = self.first(item, (a, b))
+            c, d = self.second(a, (c, d))
+            found.append(self.last(c))
+        for _ in range(future):
+            a, b = self.first(found[-1], (a, b))
+            c, d = self.second(a, (c, d))
+            found.append(self.last(c))
+        return torch.cat(found, dim=1)
+
+
+def test_steps_of_a_loop() -> None:
+    torch.manual_seed(0)
+    report = check(Steps().double(), torch.randn(3, 24, dtype=torch.double), 12)
+    assert max(graph.runs for graph in regions(report)) >= 20
+
+
+# --- what is the same, and what only looks so -----------------------------------------------------------------------------
+
+
+def test_layers_that_share_weights() -> None:
+    torch.manual_seed(0)
+    block = Block()
+    (region,) = regions(check(Deep(*([block] * 7)), inputs()))
+    assert region.runs == 7
+
+
+def test_a_frozen_layer_is_another() -> None:
+    model = blocks(12)
+    model.layers[8].requires_grad_(False)
+    check(model, inputs())
+
+
+def test_layers_of_other_sizes() -> None:
+    class Narrow(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.up, self.down, self.norm = nn.Linear(D, width), nn.Linear(width, D), nn.LayerNorm(D)
+
+        def forward(self, x: Tensor) -> Tensor:
+            for _ in range(2):
+                x = x + self.down(F.relu(self.up(self.norm(x))))
+            return x
+
+    torch.manual_seed(0)
+    check(Deep(*(Narrow(width) for width in (8, 8, 8, 8, 24, 24, 24, 8, 8, 8, 8, 8))), inputs())
+
+
+def test_results_of_all_layers_are_given() -> None:
+    class Listing(Deep):
+        def forward(self, x: Tensor) -> Tensor:
+            x, found = self.first(x), []
+            for layer in self.layers:
+                x = layer(x)
+                found.append(x)
+            return torch.stack(found).sum(0) + found[2] * found[0]
+
+    torch.manual_seed(0)
+    (region,) = regions(check(Listing(*(Block() for _ in range(7))), inputs()))
+    assert region.runs == 7
+
+
+def test_what_earlier_layers_gave_is_read() -> None:
+    class Skipping(Deep):
+        def forward(self, x: Tensor) -> Tensor:
+            x, found = self.first(x), []
+            for layer in self.layers[:7]:
+                x = layer(x)
+                found.append(x)
+            for layer in self.layers[7:]:
+                x = layer(x + found.pop())
+            return self.last(x)
+
+    torch.manual_seed(0)
+    assert regions(check(Skipping(*(Block() for _ in range(14))), inputs()))
+
+
+def test_statistics_of_batches_are_written() -> None:
+    class Image(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(
+                nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(inplace=True)) for _ in range(40)
+            )
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.layers:
+                x = x + layer(x)
+            return x
+
+    torch.manual_seed(0)
+    check(Image(), torch.randn(2, 4, 6, 6))
+
+
+def test_random_numbers_are_eagers() -> None:
+    (region,) = regions(check(blocks(7, dropout=0.3), inputs()))
+    assert region.runs == 7
+
+
+def test_writes_to_what_passes() -> None:
+    class Writing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(D, D), nn.Linear(D, D)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.one(x).add_(1)
+            y += self.two(x)
+            y[..., 0] = x[..., 1]
+            return y.mul_(0.7)
+
+    torch.manual_seed(0)
+    check(Deep(*(Writing() for _ in range(18))), inputs())
+
+
+def test_a_context_before_the_layers() -> None:
+    class Rotated(Deep):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad(), torch.autocast("cpu", enabled=False):
+                angles = torch.arange(x.shape[1], dtype=x.dtype)[:, None] * torch.ones(D)
+                scale = angles.cos()
+            x = self.first(x) * scale
+            for layer in self.layers:
+                x = layer(x) * scale
+            return self.last(x)
+
+    torch.manual_seed(0)
+    (region,) = regions(check(Rotated(*(Block() for _ in range(6))), inputs()))
+    assert region.runs >= 5
+
+
+def test_a_context_around_the_layers() -> None:
+    class Cast(Deep):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                return super().forward(x)
+
+    torch.manual_seed(0)
+    model = Cast(*(Block() for _ in range(6)))
+    compiled = fuselens.compile(model, fullgraph=True)
+    torch.testing.assert_close(compiled(inputs()), model(inputs()), atol=2e-2, rtol=2e-2)
+
+
+def test_checkpoints() -> None:
+    class Kept(Deep):
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.first(x)
+            for layer in self.layers:
+                x = checkpoint(layer, x, use_reentrant=False)
+            return self.last(x)
+
+    torch.manual_seed(0)
+    check(Kept(*(Block() for _ in range(7))), inputs())
+
+
+class Dense(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(D, D), nn.Linear(D, D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.tanh(self.two(torch.tanh(self.one(x)) * 0.5))
+
+
+def test_second_derivatives() -> None:
+    torch.manual_seed(0)
+    model = Deep(*(Dense() for _ in range(20))).double()
+    compiled = fuselens.compile(model, fullgraph=True)
+
+    def penalty(call: Any) -> Tensor:
+        x = inputs().double().requires_grad_()
+        (gradient,) = torch.autograd.grad(call(x).sum(), x, create_graph=True)
+        return torch.autograd.grad(gradient.square().sum(), model.layers[3].one.weight)[0]
+
+    torch.testing.assert_close(penalty(compiled), penalty(model))
+
+
+# --- sizes, kept frames, and calls one by one ----------------------------------------------------------------------------
+
+
+def test_sizes_that_vary() -> None:
+    model = blocks(6)
+    compiled = fuselens.compile(model, dynamic=True, fullgraph=True)
+    for batch, length in ((2, 5), (3, 7), (4, 9)):
+        torch.testing.assert_close(
+            outcome(model, compiled, inputs(batch, length)), outcome(model, model, inputs(batch, length)), atol=2e-5, rtol=2e-4
+        )
+    report = compiled.__fuselens__.recorder.report
+    assert len(report.captured) == 1 and [graph.runs for graph in regions(report)] == [6]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_second_process_traces_nothing(training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, found = blocks(6), []
+
+    def run() -> Report:
+        fuselens.reset()
+        compiled = fuselens.compile(model, fullgraph=True)
+        with torch.set_grad_enabled(training):
+            found.append(outcome(model, compiled, inputs()))
+        return compiled.__fuselens__.recorder.report
+
+    first = run()
+
+    def refuse(*args: Any) -> Any:
+        raise AssertionError("traced")
+
+    monkeypatch.setattr(FrameCompiler, "_trace", refuse)
+    second = run()
+    torch.testing.assert_close(found[0], found[1], atol=0, rtol=0)
+    assert [g.runs for g in second.graphs] == [g.runs for g in first.graphs]
+    assert all(g.cache == "found" for g in second.graphs if g.part_of is not None)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    kinds=st.lists(st.sampled_from("abc"), min_size=1, max_size=4),
+    rounds=st.integers(3, 8),
+    rest=st.lists(st.sampled_from("abc"), max_size=3),
+)
+def test_any_sequence_of_layers(kinds: list[str], rounds: int, rest: list[str]) -> None:
+    activations = {"a": F.gelu, "b": F.relu, "c": torch.sigmoid}
+    torch.manual_seed(0)
+    check(Deep(*(Block(activations[k]) for k in [*kinds * rounds, *rest])), inputs(), calls=1)
