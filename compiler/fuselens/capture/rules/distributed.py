@@ -238,7 +238,7 @@ def groups() -> None:
     """Of a group its size, the place of this process in it, and its names are known."""
     kind = distributed.ProcessGroup
     for name in ("size", "rank", "name"):
-        rule(getattr(kind, name))(_fact(name))
+        rule(vars(kind)[name].__func__)(_fact(name))  # of the class it is a method that has no hash, in some releases
     for name in ("group_name", "group_desc"):
         rule(vars(kind)[name].fget)(_fact(name))
 
