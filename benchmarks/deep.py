@@ -156,11 +156,16 @@ def main() -> None:
                 for system in systems:
                     measured = _child(system, program, size, options.device)
                     found.setdefault((program, system, size), []).append(measured)
-    print(f"{'':10}{'':8}{'few, s':>10}{'deep, s':>10}{'deep / few':>12}{'step of few, ms':>17}{'of deep':>10}{'differs by':>12}")
+    print(
+        f"{'':10}{'':8}{'few, s':>10}{'deep, s':>10}{'deep / few':>12}{'step of few, ms':>17}{'of deep':>10}{'differs by':>12}"
+    )
     for program in options.programs.split(","):
         for system in systems:
             few, deep = (
-                {name: statistics.median(r[name] for r in found[program, system, size]) for name in ("compile", "step", "difference")}
+                {
+                    name: statistics.median(r[name] for r in found[program, system, size])
+                    for name in ("compile", "step", "difference")
+                }
                 for size in SIZES[program]
             )
             print(

@@ -362,7 +362,7 @@ class OperatorRecorder(torch_private.RecordingMode):
         node_kwargs = {k: self.argument(v) for k, v in kwargs.items()} if kwargs else {}
         if func is aten.copy.default and _same_layout(args[0], args[1]):
             return args[1]  # a whole overwrite: the new value is the source
-        kind = _kind(func)
+        kind = _kind(func, args, kwargs)
         number = None
         if kind == _PURE:
             number = (func, _frozen(node_args), _frozen(tuple(node_kwargs.items())))
@@ -449,9 +449,9 @@ _MAYBE_NOOPS = frozenset({
 })  # fmt: skip
 
 
-def _kind(func: Any) -> str:
+def _kind(func: Any, args: Any, kwargs: Any) -> str:
     """Whether equal calls give equal values."""
-    if torch.Tag.nondeterministic_seeded in func.tags:
+    if torch.Tag.nondeterministic_seeded in func.tags and not torch_private.drops_nothing(func, args, kwargs):
         return _RANDOM
     if func.overloadpacket.__name__ in _NOT_NUMBERED:
         return _UNNUMBERED

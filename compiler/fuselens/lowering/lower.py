@@ -380,7 +380,7 @@ class _Walk:
 
     def _extern(self, node: fx.Node, target: Any, meta: Any, args: Any, kwargs: Any, reason: str) -> Any:
         args, kwargs = self._in_memory(args), self._in_memory(kwargs)
-        if torch.Tag.nondeterministic_seeded in target.tags:
+        if node.meta.get("random"):
             reason = node.meta.get("draws", _RANDOM)
         packet = str(target).rpartition(".")[0]
         if torch_private.shares_memory(target):

@@ -112,7 +112,7 @@ def _units(run: Run) -> list[Unit]:
         return of_cuts(captured)
     recorded = run.target == "cuda" and config.mode in ("reduce-overhead", "max-autotune")  # as one CUDA graph
     return buckets(captured) or (
-        repeats(list(captured.valued().graph.nodes), _LEAST)
+        repeats(list(captured.valued().graph.nodes), _LEAST, captured.grad_enabled)
         if config.regions and not config.freezing and not recorded
         else []
     )

@@ -43,8 +43,8 @@ NOTHING: Mapping[int, Any] = MappingProxyType({})
 def compile_joint(
     joint: Joint, run: Run, cache: GraphCache, *, again: bool = False, constants: Mapping[int, Any] = NOTHING
 ) -> Ready:
-    """What gives the callable of a joint graph, whose kernels are being compiled by now. ``cache`` receives what is made; ``again``: it lacks only the backward, which
-    therefore is made at once. ``constants`` are what frozen inputs hold."""
+    """What gives the callable of a joint graph, whose kernels are being compiled by now. ``cache`` receives what is made;
+    ``again``: it lacks only the backward, which therefore is made at once. ``constants`` are what frozen inputs hold."""
     run.record("joint", "py", lambda: graph_text.show(joint.graph, f"joint{run.graph.id}"))
     if run.loops and run.rewrites("fold"):
         fold(joint.graph, joint.root)

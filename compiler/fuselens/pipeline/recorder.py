@@ -225,7 +225,9 @@ class Run:
     recorder: Recorder
     graph: report.Graph
     phase: str = "forward"
-    backwards: list[Callable[[], object]] = field(default_factory=list)  # what lowers them, of a graph or of all its parts
+    backwards: list[Callable[[], object]] = field(
+        default_factory=list
+    )  # what lowers them, of a graph or of all its parts
 
     @property
     def config(self) -> Config:

@@ -124,6 +124,7 @@ from .operators import (
     core_decompositions,
     decompositions_for,
     dispatch_key_bits,
+    drops_nothing,
     flex_attention_by_operators,
     flex_index_mode,
     flex_strides,

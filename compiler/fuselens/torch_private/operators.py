@@ -197,6 +197,16 @@ def is_pure(target: Any) -> bool:
     return isinstance(target, OpOverload) and not writes_operands(target) and drawing not in target.tags
 
 
+def drops_nothing(target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operator that may draw random numbers to drop elements, as attention does, is called to drop none."""
+    given = dict(zip((a.name for a in target._schema.arguments), args, strict=False)) | dict(kwargs)
+    for argument in target._schema.arguments:
+        if argument.name in ("dropout_p", "dropout"):
+            found = given.get(argument.name, argument.default_value)
+            return isinstance(found, (int, float)) and found == 0
+    return False
+
+
 def writes(node: torch.fx.Node) -> bool:
     """Whether a node of a captured graph may write into one of its arguments, augmented assignment included."""
     return augments(node.target) or mutates(node.op, node.target, node.kwargs)

@@ -372,7 +372,8 @@ class Candidate:
         return Captured(
             module=module, inputs=inputs, fakes=fakes, grad_enabled=grad, frame=self._code.co_name, span=span,
             operations=data["operations"], fake_mode=mode, resumable=True, owned=tuple(data["owned"]),
-            arguments=tuple(data["arguments"]), facts=data["facts"], digest=data["digest"], cuts=tuple(data["cuts"]), keepable=True, restored=tuple(data["restored"]),
+            arguments=tuple(data["arguments"]), facts=data["facts"], digest=data["digest"], cuts=tuple(data["cuts"]), keepable=True,
+            restored=tuple(data["restored"]),
             pending=graphs.filling(module, fakes, mode, grad),
         )  # fmt: skip
 

@@ -29,7 +29,7 @@ from ...capture.kept import graphs
 from ...capture.tracing import fake_calls
 from ...capture.tracing import sources as src
 from ...capture.tracing.sources import GuardProgram
-from ...capture.tracing.symbols import INTEGER, LARGEST, NotGuardable, Sizes, made_symbols
+from ...capture.tracing.symbols import INTEGER, LARGEST, NotGuardable, Sizes
 from ...ir.graphs.straight_line import straight_line
 from ..refusals import as_captured
 from .units import Unit, between_decisions, borders, has_bodies_to_choose, units_pass

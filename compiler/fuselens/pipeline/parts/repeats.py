@@ -6,7 +6,9 @@ be they of the stretch or of elsewhere. Only which tensors they are given differ
 
 from __future__ import annotations
 
+import functools
 import math
+import types
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -15,10 +17,11 @@ import torch
 from torch import fx
 
 from ... import torch_private
+from ...capture.bodies.higher_order import Operator
 from .units import Unit, computes, is_state, units_pass
 
 _CANDIDATES = 16  # distances that are tried, the most frequent ones
-_SMALLEST = 6  # nodes of a repetition: a call of a part costs some microseconds
+_SMALLEST = 6  # operations of a repetition: a call of a part costs some microseconds
 # Vendors compute these, so that repetitions do not fuse anyway. Loops over the elements do, and stay one graph.
 _HEAVY = frozenset({
     "linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "addbmm", "baddbmm", "mv", "einsum", "tensordot", "bilinear",
@@ -28,34 +31,43 @@ _HEAVY = frozenset({
 })  # fmt: skip
 
 
-def repeats(nodes: Sequence[fx.Node], least: int) -> list[Unit]:
-    """The nodes as parts, those that are the same as one region; none where no region saves ``least`` nodes."""
+def repeats(nodes: Sequence[fx.Node], least: int, grad_enabled: bool) -> list[Unit]:
+    """The nodes as parts, those that are the same as one region; none where no region saves ``least`` nodes. ``grad_enabled`` is
+    whether gradients are recorded where they begin."""
     nodes = [n for n in nodes if n.op not in ("placeholder", "output")]
-    borders = _Borders(nodes)
+    borders = _Borders(nodes, grad_enabled)
     kinds, stretches = _kinds(nodes), list[tuple[int, int, int]]()
     ranges = [(0, len(nodes))]
     while ranges:
         low, high = ranges.pop()
         found = _longest(kinds, low, high)
-        if found is None or (found[2] - 1) * found[1] < least:
+        if found is None:
             continue
-        start, period, count = borders.shifted(*found)
-        if period < _SMALLEST or not any(map(_is_heavy, nodes[start : start + period])):
-            continue
+        start, period, count = borders.shifted(*found, high)
         ranges += [(low, start), (start + period * count, high)]
-        stretches.append((start, period, count))
+        size = sum(map(_weight, nodes[start : start + period]))
+        if size >= _SMALLEST and (count - 1) * size >= least and any(map(_is_heavy, nodes[start : start + period])):
+            stretches.append((start, period, count))
     units, at, saved = list[Unit](), 0, 0
     for number, (start, period, count) in enumerate(sorted(stretches)):
         units += _rest(nodes[at:start])
         same = _same([nodes[start + k * period : start + (k + 1) * period] for k in range(count)], number)
-        saved = max(saved, (sum(unit.region is not None for unit in same) - 1) * period)
+        saved = max(saved, (sum(u.region is not None for u in same) - 1) * sum(map(_weight, same[0].nodes)))
         units += same
         at = start + period * count
     units += _rest(nodes[at:])
     return units if saved >= least and borders.are_free(units) and units_pass(units) else []
 
 
+def _weight(node: fx.Node) -> int:
+    """The nodes that it stands for, with those of graphs inside."""
+    bodies = node.target.bodies if isinstance(node.target, Operator) else ()
+    return 1 + sum(_weight(n) for body in bodies for n in body.graph.nodes)
+
+
 def _is_heavy(node: fx.Node) -> bool:
+    if isinstance(node.target, Operator):
+        return any(_is_heavy(n) for body in node.target.bodies for n in body.graph.nodes)
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     return name.partition(".")[0] in _HEAVY
 
@@ -91,20 +103,25 @@ def _longest(kinds: Sequence[int], low: int, high: int) -> tuple[int, int, int] 
 class _Borders:
     """What passes from the nodes before a place to those after it."""
 
-    def __init__(self, nodes: Sequence[fx.Node]) -> None:
+    def __init__(self, nodes: Sequence[fx.Node], grad_enabled: bool) -> None:
         self.nodes = nodes
         self._number = {node: i for i, node in enumerate(nodes)}
         self._kinds = _kinds(nodes)
         last = {n: max((self._number.get(u, len(nodes)) for u in n.users), default=-1) for n in nodes}
         self._last = [last[n] for n in nodes]
-        self._entered = [0]
+        self._entered = [False]
+        depth, grad = 0, grad_enabled
         for node in nodes:
-            self._entered.append(self._entered[-1] + _enters(node))
+            if node.target is torch_private.SET_GRAD_ENABLED:
+                grad = node.args[0]
+            elif is_state(node):
+                depth += 1 if isinstance(node.target, torch_private.EnterContext) else -1
+            self._entered.append(depth > 0 or grad != grad_enabled)
 
-    def shifted(self, start: int, period: int, count: int) -> tuple[int, int, int]:
-        """The same run, begun where least passes from one repetition to the next."""
+    def shifted(self, start: int, period: int, count: int, high: int) -> tuple[int, int, int]:
+        """The same run, begun where least passes from one repetition to the next; it ends before ``high``."""
         end = start + period * count
-        while end < len(self.nodes) and self._kinds[end] == self._kinds[end - period]:
+        while end < high and self._kinds[end] == self._kinds[end - period]:
             end += 1
         slack = end - start - period * count
         shift = min(range(min(slack, period - 1) + 1), key=lambda s: (*self._passing(start + s, period), s))
@@ -112,7 +129,7 @@ class _Borders:
 
     def _passing(self, start: int, period: int) -> tuple[bool, int]:
         """Whether something passes that no part can give, and the bytes, between the first repetition and the second."""
-        border, free, count = start + period, self._entered[start] == 0, 0
+        border, free, count = start + period, not self._entered[start], 0
         for node, last in zip(self.nodes[start:border], self._last[start:border], strict=True):
             if last >= border:
                 value = node.meta.get("val")
@@ -136,25 +153,42 @@ def _bytes(value: Any) -> int:
     return math.prod(map(torch_private.size_hint, value.shape)) * value.dtype.itemsize
 
 
-def _enters(node: fx.Node) -> int:
-    if not is_state(node):
-        return 0
-    if isinstance(node.target, torch_private.EnterContext):
-        return 1
-    return -1 if node.target is torch_private.exit_context else 1 << 20  # what is set stays
-
-
 # --- what is the same -------------------------------------------------------------------------------------------------
 
 
 def _kinds(nodes: Sequence[fx.Node]) -> list[int]:
-    """A number for each node: equal ones call the same with the same constants, and give the same."""
+    """A number for each node, equal for equal kinds."""
     known: dict[Any, int] = {}
-    found = []
-    for node in nodes:
-        kind = node.op, node.target, _constant(node.args), _constant(node.kwargs), _value(node.meta.get("val"))
-        found.append(known.setdefault(kind, len(known)))
-    return found
+    return [known.setdefault(_kind(node), len(known)) for node in nodes]
+
+
+def _kind(node: fx.Node) -> Any:
+    """Equal for nodes that call the same with the same constants, and give the same."""
+    if node.op == "placeholder":  # of a body: its name tells nothing
+        return node.op, _value(node.meta.get("val"))
+    called = node.target if isinstance(node.target, str) else _callable(node.target)
+    return node.op, called, _constant(node.args), _constant(node.kwargs), _value(node.meta.get("val"))
+
+
+def _callable(called: Any) -> Any:
+    """What is equal for what does the same, also where it is made anew for each call."""
+    if type(called) is torch_private.EnterContext:
+        return torch_private.EnterContext, _callable(called.maker)
+    if type(called) is Operator:
+        return Operator, called.__name__, called.recomputed, called.policy, _callable(called.run), *map(_body, called.bodies)
+    if type(called) is functools.partial:
+        return functools.partial, _callable(called.func), _constant(called.args), _constant(called.keywords)
+    if type(called) is types.FunctionType and called.__closure__:
+        return called.__code__, *(_constant(cell.cell_contents) for cell in called.__closure__)
+    return called
+
+
+def _body(module: fx.GraphModule) -> Any:
+    """All that is in a graph."""
+    nodes = list(module.graph.nodes)
+    number = {node: i for i, node in enumerate(nodes)}
+    read = [tuple(number[n] for n in _nodes((node.args, node.kwargs))) for node in nodes]
+    return tuple((_kind(node), read_by) for node, read_by in zip(nodes, read, strict=True))
 
 
 def _constant(value: Any) -> Any:

@@ -153,8 +153,6 @@ def passes(node: fx.Node) -> bool:
     )
 
 
-
-
 # --- parts that are known before the graph runs ---------------------------------------------------------------------------
 
 
