@@ -109,7 +109,7 @@ def train(way: str, system: str, rank: int, ranks: int, steps: int, device: str)
                 block, init_device_mesh(device, (ranks,)), plan | {"out": RowwiseParallel(), "down": RowwiseParallel()}
             )
         call = compile_one(net)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, foreach=False)
     losses, seconds = [], []
     for step in range(steps):
         words = torch.randint(0, VOCABULARY, (2 * BATCH, LENGTH + 1), generator=torch.Generator().manual_seed(step))

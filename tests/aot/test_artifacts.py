@@ -302,8 +302,9 @@ def told(**changes: Any) -> Callable[[dict[str, bytes]], None]:
 
 def flipped(prefix: str) -> Callable[[dict[str, bytes]], None]:
     def change(parts: dict[str, bytes]) -> None:
-        name = next(n for n in parts if n.startswith(prefix))
-        parts[name] = parts[name][:-20] + bytes([parts[name][-20] ^ 1]) + parts[name][-19:]
+        for name in parts:  # of several instruction sets one is read
+            if name.startswith(prefix):
+                parts[name] = parts[name][:-20] + bytes([parts[name][-20] ^ 1]) + parts[name][-19:]
 
     return change
 

@@ -37,11 +37,11 @@ def repeats(nodes: Sequence[fx.Node], least: int, grad_enabled: bool) -> list[Un
     nodes = [n for n in nodes if n.op not in ("placeholder", "output")]
     borders = _Borders(nodes, grad_enabled)
     kinds, stretches = _kinds(nodes), list[tuple[int, int, int]]()
-    ranges = [(0, len(nodes))]
+    ranges, largest = [(0, len(nodes))], max(map(_weight, nodes), default=0)
     while ranges:
         low, high = ranges.pop()
         found = _longest(kinds, low, high)
-        if found is None:
+        if found is None or (found[2] - 1) * found[1] * largest < least:
             continue
         start, period, count = borders.shifted(*found, high)
         ranges += [(low, start), (start + period * count, high)]
