@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import operator
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -47,12 +48,47 @@ def run(fake_mode: Any, kind: str, target: Any, args: Arguments, kwargs: Options
             for refuses, why in _REFUSALS:
                 if refuses(target, args, kwargs):
                     raise Break("FL107", what=what, why=why)
+            if target in _CELLS and (key := _cell(target, args)) is not None:
+                return _of_cell(fake_mode, key, target, args)
             with torch_private.asking_nested(args):
                 return _ran(function, rest, kwargs, fixes_sizes)
     except Break:
         raise
     except Exception as error:  # noqa: BLE001 - an operator may raise anything; eager raises it again
         raise _break_of(error, what) from None
+
+
+# One is twenty operators, and loops call it hundreds of times with tensors of the same sizes.
+_CELLS = {torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell}
+_of_modes: weakref.WeakKeyDictionary[Any, dict[Any, tuple[bool, list[Any]]]] = weakref.WeakKeyDictionary()
+
+
+def _cell(target: Any, args: Arguments) -> Any:
+    """What the layout of a cell's results depends on; None where that is more than this knows."""
+    if torch_private.autocast_active():
+        return None
+    found: list[Any] = [target, torch.is_grad_enabled(), torch.is_inference_mode_enabled()]
+    for given in (a for arg in args for a in (arg if isinstance(arg, (tuple, list)) else (arg,))):
+        if given is None:
+            found.append(None)
+        elif type(given) is torch_private.FakeTensor and not _is_symbolic(given):
+            found.append((given.dtype, given.device, given.shape, given.stride(), given.requires_grad, given.is_inference()))
+        else:
+            return None
+    return tuple(found)
+
+
+def _of_cell(fake_mode: Any, key: Any, target: Any, args: Arguments) -> Any:
+    known = _of_modes.setdefault(fake_mode, {})
+    if key in known:
+        several, results = known[key]
+        made = [torch_private.fake_of_layout(fake_mode, t, t.shape, t.stride()) for t in results]
+        return tuple(made) if several else made[0]
+    result = _ran(target, args, {}, False)
+    several = isinstance(result, tuple)
+    results = list(result) if several else [result]
+    known[key] = several, [torch_private.fake_of_layout(fake_mode, t, t.shape, t.stride()) for t in results]
+    return result
 
 
 def _ran(function: Callable[..., Any], args: Arguments, kwargs: Options, fixes_sizes: bool) -> Any:

@@ -21,7 +21,7 @@ from ...capture.bodies.higher_order import Operator
 from .units import Unit, computes, is_state, units_pass
 
 _CANDIDATES = 16  # distances that are tried, the most frequent ones
-_SMALLEST = 6  # operations of a repetition: a call of a part costs some microseconds
+_SMALLEST = 20  # operations of a part: its call costs some microseconds
 # Vendors compute these, so that repetitions do not fuse anyway. Loops over the elements do, and stay one graph.
 _HEAVY = frozenset({
     "linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "addbmm", "baddbmm", "mv", "einsum", "tensordot", "bilinear",
@@ -44,9 +44,11 @@ def repeats(nodes: Sequence[fx.Node], least: int, grad_enabled: bool) -> list[Un
         if found is None or (found[2] - 1) * found[1] * largest < least:
             continue
         start, period, count = borders.shifted(*found, high)
-        ranges += [(low, start), (start + period * count, high)]
         size = sum(map(_weight, nodes[start : start + period]))
-        if size >= _SMALLEST and (count - 1) * size >= least and any(map(_is_heavy, nodes[start : start + period])):
+        together = math.ceil(_SMALLEST / size)  # short ones are one part, several of them
+        period, count = period * together, count // together
+        ranges += [(low, start), (start + period * count, high)]
+        if (count - 1) * size * together >= least and any(map(_is_heavy, nodes[start : start + period])):
             stretches.append((start, period, count))
     units, at, saved = list[Unit](), 0, 0
     for number, (start, period, count) in enumerate(sorted(stretches)):
