@@ -34,7 +34,7 @@ class Config:
     symbolic_module_integers: bool = False  # integer attributes of nn.Modules become symbolic too when they change
     capture_scalar_outputs: bool = False  # item(), int(tensor), float(tensor) do not end the graph
     capture_dynamic_output_shape_ops: bool = False  # nonzero(), boolean masks, unique() do not end the graph
-    recompile_limit: int = 8  # compilations of one frame
+    recompile_limit: int = 8  # compilations of one frame that differ in more than its tensors, and of each of these
     accumulated_recompile_limit: int = 256  # compilations of one function and of what resumes it after graph breaks
     error_on_recompile: bool = False
     guard_costs: bool = False  # measure each guard, for the report

@@ -83,9 +83,20 @@ class Facts:
     codes: tuple[types.CodeType, types.CodeType] | None = None  # the frame's own, and what replaces it
 
 
+_OF_SIZES = frozenset({"TENSOR", "SHAPE", "MARKS"})
+
+
 @dataclass(slots=True)
 class EntryInfo:
     """What is remembered of an entry to explain misses: its guards, by check index, and the texts of their nodes."""
 
     guards: list[Guard]
     texts: list[str]
+    _apart: frozenset[tuple[str, str]] | None = None
+
+    @property
+    def apart_from_sizes(self) -> frozenset[tuple[str, str]]:
+        """Its guards but for those on tensors: entries that differ in sizes, strides and dtypes alone have the same."""
+        if self._apart is None:
+            self._apart = frozenset((g.source, g.expression) for g in self.guards if g.kind not in _OF_SIZES)
+        return self._apart

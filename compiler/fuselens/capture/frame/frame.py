@@ -152,9 +152,10 @@ class FrameCompiler:
             return None
         if not self._may_compile(function, code) or not self._stance_allows(code, misses):
             return None
-        if misses:
+        below = self._below_limits(code, misses)
+        if misses and (below or self._must_not_recompile):
             self._recompiled(function, code, args, misses)
-        if not self._below_limits(code, misses):
+        if not below:
             return None
         if code is self.root:
             self.recorder.on_call(code, args)
@@ -175,15 +176,24 @@ class FrameCompiler:
         return True
 
     def _below_limits(self, code: types.CodeType, misses: tuple[Any, ...]) -> bool:
-        """Counts one more compilation; says so and is False where there were too many."""
+        """Counts one more compilation; says so and is False where there were too many: of those that differ in more than sizes,
+        or of the others that are like one of them."""
         family = (code.co_filename, code.co_firstlineno, code.co_name.split(RESUME_MARK)[0])
-        count = self._compilations[family]
-        if len(misses) >= self.config.recompile_limit or count >= self.config.accumulated_recompile_limit:
+        count, limit = self._compilations[family], self.config.recompile_limit
+        many = len(misses) >= limit
+        if many:
+            alike = Counter(entry.info.apart_from_sizes for entry, _ in misses)
+            many = len(alike) >= limit or max(alike.values()) >= limit
+        if many or count >= self.config.accumulated_recompile_limit:
             count = min(count, len(misses)) or max(count, len(misses))  # other functions of this code count, too
             self._once(code, make("FL202", _first_span(code), what=code.co_qualname, count=count, mode=self.mode))
             return False
         self._compilations[family] += 1
         return True
+
+    @property
+    def _must_not_recompile(self) -> bool:
+        return self.config.error_on_recompile or stance.current() == "fail_on_recompile"
 
     def _compiled(
         self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...]
@@ -272,7 +282,7 @@ class FrameCompiler:
                 for number, (other, failed) in enumerate(reversed(misses)):
                     because = mismatch(other.guards, failed, other.info.texts, function, args)
                     logs.missed(code.co_qualname, code.co_filename, number, because)
-        if self.config.error_on_recompile or stance.current() == "fail_on_recompile":
+        if self._must_not_recompile:
             raise RecompileError(dataclasses.replace(diagnostic, severity="error"))
         self.recorder.on_diagnostic(diagnostic)
 

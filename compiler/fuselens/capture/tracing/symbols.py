@@ -84,7 +84,7 @@ class Variation:
         if dynamic is not False:
             changed = [earlier for earlier in self.sizes.get(source.text, ()) if len(earlier) == tensor.dim()]
             found |= {
-                d: True
+                d: _alike_before(d, tensor.shape, changed)
                 for d, size in enumerate(tensor.shape)
                 if d not in marks.static and (dynamic or any(earlier[d] != size for earlier in changed))
             }
@@ -101,6 +101,12 @@ class Variation:
     def float(self, source: Source, value: float) -> bool:
         """Whether a float becomes a symbol: one that changed."""
         return not self.exact_floats and any(earlier != value for earlier in self.floats.get(source.text, ()))
+
+
+def _alike_before(d: int, shape: tuple[int, ...], earlier: list[tuple[int, ...]]) -> bool:
+    """Whether the dimensions that have the size of ``d`` have always had it: one symbol may stand for them."""
+    same = [e for e, size in enumerate(shape) if size == shape[d]]
+    return all(before[e] == before[d] for before in earlier for e in same)
 
 
 class Sizes:
