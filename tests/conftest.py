@@ -13,6 +13,8 @@ import pytest
 # Before torch is imported, and for the processes that tests start. Threads that wait spin otherwise, for what the processes
 # beside them need: most of the time, where there are more threads than processors.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# What sizes an earlier run of a test saw is not what it is about.
+os.environ.setdefault("FUSELENS_KEEP_SIZES", "0")
 # Hundreds of processes import the compiler; each would compile its sources anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

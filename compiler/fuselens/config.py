@@ -37,6 +37,7 @@ class Config:
     recompile_limit: int = 8  # compilations of one frame that differ in more than its tensors, and of each of these
     accumulated_recompile_limit: int = 256  # compilations of one function and of what resumes it after graph breaks
     error_on_recompile: bool = False
+    keep_sizes: bool = True  # which sizes varied is kept in the cache: the next run begins with symbols for them
     guard_costs: bool = False  # measure each guard, for the report
     regions: bool = True  # what a graph computes again and again, as layers do, is compiled once
     freezing: bool = False  # without gradients: compute once what depends on parameters and buffers alone
@@ -148,6 +149,8 @@ def from_environment(environ: Mapping[str, str] | None = None, **changes: Any) -
         values["cpu_isa"] = env["FUSELENS_CPU_ISA"]
     if env.get("FUSELENS_STRICT"):
         values["strict"] = env["FUSELENS_STRICT"] != "0"
+    if env.get("FUSELENS_KEEP_SIZES"):
+        values["keep_sizes"] = env["FUSELENS_KEEP_SIZES"] != "0"
     if env.get("FUSELENS_LIVE"):
         values["live"] = env["FUSELENS_LIVE"] != "0"
     if env.get("CXX"):
@@ -238,7 +241,7 @@ def assembly_of(config: Config) -> frozenset[str]:
 # What a graph becomes does not depend on how it was captured, how often, where things are kept and what is printed.
 _APART = frozenset({
     "fullgraph", "dynamic", "symbolic_module_integers", "capture_scalar_outputs", "capture_dynamic_output_shape_ops",
-    "recompile_limit", "accumulated_recompile_limit", "error_on_recompile", "guard_costs", "cuda_graph_memory",
+    "recompile_limit", "accumulated_recompile_limit", "error_on_recompile", "keep_sizes", "guard_costs", "cuda_graph_memory",
     "keep_freed_memory", "build", "build_limit", "explore", "weightless", "execution", "preview", "as_mode",
     "cache_dir", "cache_limit", "remote_cache", "remote_cache_secret", "print_after", "dump", "strict", "live",
     "assembly", "triton_variables", "debug_symbols",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _ABOUT = {
     "graph": "what became of captured graphs",
     "frame": "captured frames: guards, code and graphs",
+    "varied": "which sizes varied in earlier runs",
     "results": "what operators return for fake tensors",
     "keys": "what the last graphs of each frame were made for",
     "cpp": "libraries of C++ kernels",

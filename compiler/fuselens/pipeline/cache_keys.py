@@ -99,11 +99,31 @@ def facts_of(captured: Captured) -> GraphFacts:
         values = [n.meta.get("val") for n in nodes]
         results = [n.meta.get("val") for n in nodes[-1].args[0]]
         captured.facts = GraphFacts(
+            inputs=told_inputs(captured),
             outputs=tuple(describe_tensor(v, captured.sizes) for v in results if hasattr(v, "stride")),
             devices=tuple(sorted({str(v.device) for v in values if isinstance(v, torch.Tensor)})),
             generators=any(isinstance(v, torch.Generator) for v in values),
         )
     return captured.facts
+
+
+def told_inputs(captured: Captured) -> tuple[report.Tensor, ...]:
+    return tuple(
+        describe_tensor(f, captured.sizes) if isinstance(f, torch.Tensor) else report.Tensor(_number_or_object(f), ())
+        for f in captured.fakes
+    )
+
+
+def _number_or_object(given: Any) -> str:
+    if isinstance(given, torch.Generator):
+        return type(given).__name__
+    return "float" if isinstance(given, torch.SymFloat) else "int"
+
+
+def sizes_key(identity: tuple[Any, ...]) -> str:
+    """What names the entry that tells which sizes of a code object varied, in runs of this program: library code runs in others."""
+    program = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+    return key_of({"code": identity, "program": os.path.abspath(program) if program else ""})
 
 
 def frame_key(identity: tuple[Any, ...], state: int, config: Config) -> str:

@@ -149,7 +149,7 @@ def recorded(call: Call, written: Sequence[int], run: Run) -> Call:
         from ..runtime.gpu.cuda_graphs import Recorded
 
         static = run.captured.owned if run.phase == "forward" else ()
-        symbolic = run.captured.sizes is not None
+        symbolic = run.captured.varies
         return Recorded(call, written, static, symbolic, config.cuda_graph_memory, unrecorded, run.title)
     if config.mode == "reduce-overhead" or (run.for_absent_gpu and config.mode == "max-autotune"):
         absent = f"{config.target} is compiled for, not run on"

@@ -35,15 +35,15 @@ from ..runtime.cache.contents import trim
 from ..runtime.cache.place import KINDS
 from ..runtime.cache.store import Cache, key_of
 from ..torch_private.fake_results import Layout
-from .cache_keys import Key, frame_key, own_sources, versions, why_missing
+from .cache_keys import Key, frame_key, own_sources, sizes_key, versions, why_missing
 from .entries import Form, NotStorable
 
 if TYPE_CHECKING:
     from ..ir.contracts.source import Generated
 
 T = TypeVar("T")
-_KIND, _RESULTS, _KEYS, _SIZES, _FRAME = "graph", "results", "keys", ".sizes", "frame"
-_NUMBERS = KINDS[_FRAME]  # suffixes of the entries of one code object
+_KIND, _RESULTS, _KEYS, _SIZES, _FRAME, _VARIED = "graph", "results", "keys", ".sizes", "frame", "varied"
+_STATIC, _SYMBOLIC = KINDS[_FRAME][:4], KINDS[_FRAME][4:]  # suffixes of the entries of one code object
 _LIMIT = 2**20  # bytes of constants in one entry
 _TOLD = 8  # keys of one frame whose parts are kept
 
@@ -169,8 +169,9 @@ class Frames:
         key = frame_key(identity, state, config)
         return cls(Cache.of(config), key, config.cache_limit, on_diagnostic) if key else None
 
-    def all(self) -> Iterator[dict[str, Any]]:
-        for number in _NUMBERS:
+    def all(self, symbolic: bool) -> Iterator[dict[str, Any]]:
+        """Those whose sizes are symbols, or the others."""
+        for number in _SYMBOLIC if symbolic else _STATIC:
             data = self._cache.get(_FRAME, self._key, number)
             self._told()
             found = None if data is None else _read(data, dict)
@@ -183,7 +184,8 @@ class Frames:
         """Keeps ``data``, unless something in it is no plain data; over what was not used for longest where there are many."""
         with contextlib.suppress(NotStorable):
             content = form().written(data)
-            self._cache.put(_FRAME, self._key, content, min(_NUMBERS, key=self._used))
+            numbers = _SYMBOLIC if data.get("symbols") is not None else _STATIC
+            self._cache.put(_FRAME, self._key, content, min(numbers, key=self._used))
         self._told()
         trim(self._cache.root, self._limit)
 
@@ -202,6 +204,46 @@ class Frames:
             self._say(diagnostic)
 
 
+class Varied:
+    """What the cache has of the sizes and numbers of one code object that varied between calls: dimensions by the input's text."""
+
+    def __init__(
+        self, config: Config, identity: tuple[Any, ...], on_diagnostic: Callable[[report.Diagnostic], None]
+    ) -> None:
+        self._cache, self._key, self._say = Cache.of(config), sizes_key(identity), on_diagnostic
+
+    def read(self) -> dict[str, set[int]]:
+        data = self._cache.get(_VARIED, self._key, ".json")
+        found = {} if data is None else _dimensions(data)
+        if found is None:
+            self._cache.discard(self._cache.path(_VARIED, self._key, ".json"))
+        self._told()
+        return found or {}
+
+    def add(self, dimensions: dict[str, set[int]]) -> None:
+        """Keeps these, too."""
+        known = self.read()
+        both = {text: sorted(known.get(text, set()) | found) for text, found in {**known, **dimensions}.items()}
+        if any(found != sorted(known.get(text, ())) for text, found in both.items()):
+            self._cache.put(_VARIED, self._key, json.dumps(both).encode(), ".json")
+            self._told()
+
+    def _told(self) -> None:
+        for diagnostic in self._cache.drain():
+            self._say(diagnostic)
+
+
+def _dimensions(data: bytes) -> dict[str, set[int]] | None:
+    """None for what is none."""
+    try:
+        found = json.loads(data)
+        if all(type(d) is int for dims in found.values() for d in dims):
+            return {text: set(dims) for text, dims in found.items()}
+    except (ValueError, AttributeError, TypeError):
+        pass
+    return None
+
+
 @functools.cache
 def form() -> Form:
     from ..ir.contracts import signature, source
@@ -209,7 +251,7 @@ def form() -> Form:
     mine = (Entry, Program, Layout, GraphFacts, Cut)
     told = (
         report.Decision, report.MemoryStep, report.Operation, report.Stage, report.Line, report.Span, report.Guard, report.Shape,
-        report.Tensor, report.Diagnostic, report.Frame, report.Fix, report.Edit,
+        report.Tensor, report.Diagnostic, report.Frame, report.Fix, report.Edit, report.Symbol,
     )  # fmt: skip
     traced = (
         Signature, SavedValue, Sharing, signature.Result, signature.View, signature.Output, signature.Mutation, signature.Reshape,

@@ -14,6 +14,7 @@ from .. import torch_private
 from ..autograd.untraceable import Untraceable
 from ..capture.frame.captured import Captured
 from ..capture.hook import _hook
+from ..capture.kept.names import Gone
 from ..config import changed_options
 from ..inputs import weightless
 from ..ir.contracts.signature import NOTHING_SHARED, Sharing, Signature
@@ -58,6 +59,8 @@ def _start(
     record.decisions += _compiled_once(record, units)
     run = Run(captured, recorder, record, backwards=[] if backwards is None else backwards)
     run.record("capture", "py", lambda: graph_text.show(captured.module.graph, f"graph{record.id}"))
+    if captured.made is not None:
+        return _ready(_of_cache(captured, run))
     facts = facts_of(captured)
     record.outputs = facts.outputs
     if run.config.dump is not None or "all" in run.config.assembly:
@@ -233,14 +236,40 @@ def _turning(call: Callable[..., Any], turns: Any) -> Callable[..., Any]:
     return lambda inputs: call(lazy_views.turned(inputs, turns))
 
 
+def _of_cache(captured: Captured, run: Run) -> Callable[..., Any]:
+    """The callable of a graph that serves several sizes, whose programs the cache has. Raises Gone where it does not."""
+    assert captured.made is not None and captured.facts is not None
+    name, host = captured.made
+    cache = GraphCache(run.config, Key(name))
+    entry = cache.load() if host == repr(_host(run)) else None
+    backward = cache.load_backward() if entry is not None and entry.training else None
+    for diagnostic in cache.cache.drain():
+        run.say(diagnostic)
+    if entry is None or (entry.training and backward is None):
+        run.recorder.report.graphs.remove(run.graph)
+        raise Gone("its programs")
+    run.looked_up("graph", True)
+    run.graph.outputs = captured.facts.outputs
+    return or_eager(lambda: _of_made(entry, backward, run), run)
+
+
 def of_entry(captured: Captured, recorder: Recorder, entry: Entry, backward: Program | None) -> Callable[..., Any]:
     """The callable of a graph whose programs another process made. It never traces, and runs the graph as it was captured where
     inputs share memory in another way than when that was made. Raises what building its programs does."""
-    run = Run(captured, recorder, recorder.new_graph(captured))
+    return _hook.disabled(_of_made(entry, backward, Run(captured, recorder, recorder.new_graph(captured))))
+
+
+def _of_made(entry: Entry, backward: Program | None, run: Run) -> Callable[..., Any]:
+    captured = run.captured
     signature, eager = entry.signature, eagerly(captured)
     ready = _of_entry(entry, backward, run)
-    share = _as_inputs_share(captured, signature, signature.sharing, lambda shared: eager)
-    return _hook.disabled(share(ready))
+    return _as_inputs_share(captured, signature, signature.sharing, lambda shared: eager)(ready)
+
+
+def _host(run: Run) -> tuple[Any, ...]:
+    """What code is generated for, and how it is called."""
+    on_gpu = run.target == "cuda"
+    return host_isa(run.config), programs.has_cpp_hosts(), *(gpu.cards(run.captured) if on_gpu else ())
 
 
 def _finding(captured: Captured, signature: Signature) -> Callable[..., Sharing]:
@@ -346,8 +375,10 @@ def _trace(run: Run, shared: Sharing) -> _Traced:
 
     key = Key(why="it is not compiled to kernels that run here, or its constants are frozen")
     if run.loops and not config.freezing and not run.for_absent_gpu:
-        host = (host_isa(config), programs.has_cpp_hosts(), *(gpu.cards(captured) if on_gpu else ()))
+        host = _host(run)
         key = key_for(captured, config, shared, graph=run.graph.id, texts=run.recorder.texts, host=host)
+        if captured.sizes is not None and key.name:
+            captured.made = key.name, repr(host)
     traced = _Traced(GraphCache(config, key), trace, None if captured.sizes is None else captured.sizes.env)
     run.looked_up("graph", traced.entry is not None, "" if traced.entry is not None else traced.why_missing())
     for diagnostic in traced.cache.cache.drain():

@@ -24,7 +24,7 @@ from ..inputs import recorded_inputs
 from ..record import logs, notices, report
 from ..record.diagnostics import make
 from . import graph_cache
-from .cache_keys import facts_of
+from .cache_keys import facts_of, told_inputs
 
 if TYPE_CHECKING:
     from ..inputs.graph_programs import GraphPrograms
@@ -131,20 +131,24 @@ class Recorder:
     def kept(self, identity: tuple[Any, ...], state: int) -> graph_cache.Frames | None:
         """What the cache has of frames that ``identity`` tells from others; None where each process captures them: where somebody
         wants to see how, or the program says things about functions that a name does not tell."""
-        config = self.config
-        plain = config.backend == "fuselens" and not (
-            config.freezing or config.explore or config.weightless or config.guard_costs or config.until
-        )
-        seen = (
-            self.texts
-            or self.values is not None
-            or self.programs is not None
-            or not config.build
-            or not self.keeps_frames
-        )
-        if not plain or seen or logs.wanted("trace_source") or marks.are_hidden() or switches.SWITCH.error:
+        if not self._plain or logs.wanted("trace_source") or marks.are_hidden() or switches.SWITCH.error:
             return None
-        return graph_cache.Frames.of(config, identity, state, self.on_diagnostic)
+        return graph_cache.Frames.of(self.config, identity, state, self.on_diagnostic)
+
+    def varied(self, identity: tuple[Any, ...]) -> graph_cache.Varied | None:
+        """What the cache has of the sizes that varied in earlier runs; None where they do not matter."""
+        config = self.config
+        if not config.keep_sizes or config.dynamic is False or not self._plain:
+            return None
+        return graph_cache.Varied(config, identity, self.on_diagnostic)
+
+    @property
+    def _plain(self) -> bool:
+        """Whether the program runs for its own sake: nobody looks at how it is compiled."""
+        config = self.config
+        options = config.freezing or config.explore or config.weightless or config.guard_costs or config.until
+        seen = self.texts or self.values is not None or self.programs is not None
+        return config.backend == "fuselens" and config.build and self.keeps_frames and not options and not seen
 
     def _on_new(self) -> None:
         """A frame is captured of which the cache knows nothing: its kernels will have to be compiled."""
@@ -198,20 +202,11 @@ class Recorder:
         frame = captured.frame if part_of is None else f"{captured.frame}, part of graph {part_of}"
         graph = report.Graph(
             id=len(self.report.graphs), frame=frame, span=captured.span, operations=captured.operations,
-            inputs=tuple(
-                describe_tensor(f, captured.sizes) if isinstance(f, torch.Tensor) else report.Tensor(_number_or_object(f), ())
-                for f in captured.fakes
-            ),
+            inputs=told_inputs(captured) if captured.facts is None else captured.facts.inputs,
             part_of=part_of,
         )  # fmt: skip
         self.report.graphs.append(graph)
         return graph
-
-
-def _number_or_object(given: Any) -> str:
-    if isinstance(given, torch.Generator):
-        return type(given).__name__
-    return "float" if isinstance(given, torch.SymFloat) else "int"
 
 
 @dataclass(frozen=True)

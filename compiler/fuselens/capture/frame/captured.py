@@ -15,9 +15,10 @@ from ..tracing.symbols import Sizes
 
 @dataclass(frozen=True, slots=True)
 class GraphFacts:
-    """What is asked of a captured graph's nodes: what it returns, the devices of its tensors, and whether generators of random
+    """What is asked of a captured graph's nodes: what it takes and returns, the devices of its tensors, and whether generators of random
     numbers are among its values."""
 
+    inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     devices: tuple[str, ...]
     generators: bool
@@ -63,6 +64,12 @@ class Captured:
     keepable: bool = False  # another process would make the same of it
     cuts: tuple[Cut, ...] = ()  # the parts in which it is compiled, where these are known before it runs
     restored: tuple[int, ...] = ()  # inputs that it writes to before it checks values: a check that fails undoes that
+    made: tuple[str, str] | None = None  # what names its programs in the cache, and what they were generated for
+
+    @property
+    def varies(self) -> bool:
+        """Whether it serves inputs of several sizes."""
+        return self.sizes is not None or self.made is not None
 
     def valued(self) -> fx.GraphModule:
         """The graph, whose nodes know their values."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import linecache
 import logging
 import os
@@ -92,13 +93,21 @@ class Listener(Protocol):
     def on_call(self, code: types.CodeType, args: tuple[Any, ...]) -> None: ...
     def capturing(self, code: types.CodeType) -> contextlib.AbstractContextManager[None]: ...
     def kept(self, identity: tuple[Any, ...], state: int) -> KeptFrames | None: ...
+    def varied(self, identity: tuple[Any, ...]) -> KeptSizes | None: ...
 
 
 class KeptFrames(Protocol):
     """What the cache has of frames of one code object, as plain data."""
 
-    def all(self) -> Iterator[dict[str, Any]]: ...
+    def all(self, symbolic: bool) -> Iterator[dict[str, Any]]: ...
     def add(self, data: dict[str, Any]) -> None: ...
+
+
+class KeptSizes(Protocol):
+    """Which sizes of a code object's inputs varied in earlier runs: dimensions by source text."""
+
+    def read(self) -> dict[str, set[int]]: ...
+    def add(self, dimensions: dict[str, set[int]]) -> None: ...
 
 
 CompileGraph = Callable[[Captured], Callable[[tuple[Any, ...]], Any]]
@@ -305,9 +314,10 @@ class FrameCompiler:
     ) -> _hook.Entry | None:
         """Static sizes at first; symbolic where the user named them, asked for them, or they changed."""
         data = self.config.capture_scalar_outputs or self.config.capture_dynamic_output_shape_ops
-        if self.config.dynamic is not True and not self.variations[code].axes and not data:
-            if found := self._kept(function, code, args):
-                return found[0]
+        variation = self._known_variation(code)
+        if not data and (found := self._kept(function, code, args)):
+            return found[0]
+        if self.config.dynamic is not True and not variation.axes and not data:
             try:
                 return self._capture_with(function, code, args, "static")
             except SizesChanged:
@@ -317,7 +327,7 @@ class FrameCompiler:
         except NotGuardable as reason:
             log.debug("%s is compiled with static sizes: %s", code.co_qualname, reason)
             if isinstance(reason, FloatCompared):
-                self.variations[code].exact_floats = True
+                variation.exact_floats = True
                 return self._capture_without_data(function, code, args)
         return self._capture_with(function, code, args, "exact")
 
@@ -329,10 +339,16 @@ class FrameCompiler:
         if store is None:
             return None
         tensor_layout.ensure()
+        variation = self.variations[code]
+        symbolic = store.all(True) if self._keeps_symbols and (variation.is_known or self.config.dynamic) else ()
         with torch_private.without_torch_function():
-            for data in store.all():
+            for data in itertools.chain(symbolic, store.all(False)):
                 try:
                     candidate = kept.Candidate(data, function, code, args, self.resumes)
+                    if candidate.is_outdated(variation):
+                        raise Gone("what varies is fixed in it")
+                    if candidate.compiles:
+                        return (self._made_of(candidate, code),)
                 except Gone as why:
                     log.debug("what was kept of %s does not serve: %s", code.co_qualname, why)
                     continue
@@ -341,11 +357,28 @@ class FrameCompiler:
                         raise
                     log.debug("what was kept of %s cannot be read", code.co_qualname, exc_info=error)
                     continue
-                if not candidate.compiles:
-                    _hook.skip(code)
-                    return (None,)
-                return (self._made_of(candidate, code),)
+                _hook.skip(code)
+                return (None,)
         return None
+
+    @property
+    def _keeps_symbols(self) -> bool:
+        """Whether frames with symbolic sizes are kept: not where sizes are symbols by marks alone, which win over what was kept."""
+        return self.config.keep_sizes and self.config.dynamic is not False
+
+    def _known_variation(self, code: types.CodeType) -> Variation:
+        """What is known to vary of a frame's inputs, in earlier runs, too."""
+        variation = self.variations[code]
+        if variation.kept is None:
+            known = self._kept_sizes(code)
+            variation.kept = {} if known is None else known.read()
+        return variation
+
+    def _kept_sizes(self, code: types.CodeType) -> KeptSizes | None:
+        try:
+            return self.recorder.varied(kept.identity(code, self.resumes))
+        except Nameless:
+            return None
 
     def _store(self, code: types.CodeType, state: int) -> KeptFrames | None:
         """What other processes made of frames of ``code``; None where each captures them."""
@@ -357,15 +390,19 @@ class FrameCompiler:
 
     def _made_of(self, candidate: kept.Candidate, code: types.CodeType) -> _hook.Entry:
         """The entry of what was kept; the report is told what it was told when that was made."""
-        if candidate.data["breaks"] is not None:
-            self.recorder.on_break(candidate.data["breaks"])
         captured = candidate.captured(_first_span(code))
         graph = None if captured is None else self.compile_graph(captured)
+        if candidate.data["breaks"] is not None:
+            self.recorder.on_break(candidate.data["breaks"])
         if captured is not None:
             captured.inputs.clear()
         entry = candidate.entry(graph)
         candidate.remember(self.variations[code])
-        self.recorder.on_frame(candidate.facts(entry))
+        for resumed, axes in candidate.resumed():
+            self.variations[resumed].axes.update({name: dict(dims) for name, dims in axes.items()})
+        facts = candidate.facts(entry)
+        self._say_specialised(facts.symbols)
+        self.recorder.on_frame(facts)
         return entry
 
     def _keep(
@@ -373,7 +410,7 @@ class FrameCompiler:
     ) -> None:  # fmt: skip
         """Lets other processes have what was made of a frame."""
         store = self._store(code, tracer.torch_state.function_state)
-        if store is None or tracer.sizes is not None:
+        if store is None or (tracer.sizes is not None and (made.symbols is None or not self._keeps_symbols)):
             return
         try:
             store.add(kept.written(made, function, code, args, tracer, self.resumes))
@@ -413,10 +450,14 @@ class FrameCompiler:
         replacement = emitter.returning(machine.result) if machine.result is not None else emitter.breaking(explore)
         _guard_surroundings(tracer, grad_enabled)
         facts = Facts(code.co_name, codes=(code, replacement.code))
+        resumed: list[tuple[types.CodeType, dict[str, dict[int, str]]]] = []
         if tracer.sizes is not None:
             facts.symbols = self._symbols(tracer, tracer.sizes)
-            for resumed, variables in emitter.resumed:
-                self.variations[resumed].axes.update(_symbolic_axes(tracer, variables))
+            resumed = [(found, _symbolic_axes(tracer, variables)) for found, variables in emitter.resumed]
+            for resuming, axes in resumed:
+                self.variations[resuming].axes.update(axes)
+            if (varied := tracer.varied(self.variations[code])) and (sizes := self._kept_sizes(code)) is not None:
+                sizes.add(varied)
         entry = _hook.Entry(tracer.guards.build(), replacement.code, replacement.gather_slot)
         entry.info = EntryInfo(tracer.guards.records, tracer.guards.texts)
         tracer.remember(self.variations[code])
@@ -426,7 +467,8 @@ class FrameCompiler:
             facts.guards = [dataclasses.replace(g, cost_ns=c) for g, c in zip(facts.guards, costs, strict=True)]
         self.recorder.on_frame(facts)
         broke = self.resumes.origin(machine.program, machine.at) if machine.result is None else None
-        made = kept.Made(entry, facts.shapes, graph, captured, said, broke, trace.asked)
+        symbols = None if tracer.sizes is None or sizes_are == "data" else facts.symbols
+        made = kept.Made(entry, facts.shapes, graph, captured, said, broke, trace.asked, symbols, resumed)
         self._keep(made, function, code, args, tracer)
         return entry
 
@@ -466,10 +508,13 @@ class FrameCompiler:
     def _symbols(self, tracer: Tracer, sizes: Sizes) -> list[Symbol]:
         """Guards what the graph says about symbolic sizes, and tells of those that became numbers."""
         symbols = sizes.add_guards(tracer.guards)
+        self._say_specialised(symbols)
+        return [*symbols, *sizes.decided_by_data(tracer.graphs.current)]
+
+    def _say_specialised(self, symbols: list[Symbol]) -> None:
         for s in symbols:
             if s.specialised.removeprefix("-").isdigit() and s.span is not None:
                 self.recorder.on_diagnostic(make("FL203", s.span, what=s.source, value=s.specialised))
-        return [*symbols, *sizes.decided_by_data(tracer.graphs.current)]
 
     def _machine(
         self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], sizes_are: str, state: int
@@ -543,7 +588,8 @@ class FrameCompiler:
         )
         asked = bool(tracer.torch_state.outer_modes) or any(torch_private.asks_class(t) for t in captured.inputs)
         calls = any(isinstance(n.target, wrappers.Called) for n in module.graph.nodes)
-        captured.keepable = not asked and not calls and all(isinstance(t, torch.Tensor) for t in captured.inputs)
+        plain = (torch.Tensor, int, float) if tracer.sizes is not None else torch.Tensor
+        captured.keepable = not asked and not calls and all(isinstance(t, plain) for t in captured.inputs)
         compiled = self.compile_graph(captured)
         if asked:
             compiled = _hook.disabled(torch_private.plainly(compiled))

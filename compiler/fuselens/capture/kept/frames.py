@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from ... import torch_private
-from ...record.report import Shape
+from ...record.report import Shape, Symbol
 from ..frame.captured import Captured, EntryInfo, Facts
 from ..frame.remaking import Kept
 from ..frame.resume_code import Resumes, eager_retry
@@ -265,6 +265,9 @@ def origin_of(whole: bool, code: types.CodeType, resumes: Resumes) -> Program:
 # --- entries ----------------------------------------------------------------------------------------------------
 
 
+Axes = Mapping[str, Mapping[int, str]]
+
+
 @dataclass(frozen=True, slots=True)
 class Made:
     """What capturing a frame has made: its entry and the compiled graph in that, with what the graph was compiled of, where
@@ -277,6 +280,10 @@ class Made:
     breaks: Any = None  # the diagnostic
     broke: tuple[Program, int] | None = None  # the instruction, of the code that this is a copy of
     asked: GuardProgram | None = None  # the guards of the trace that came to the break
+    symbols: Sequence[Symbol] | None = None  # where sizes are symbols
+    resumed: Sequence[
+        tuple[types.CodeType, Axes]
+    ] = ()  # which variables of resume functions have sizes that are symbols
 
 
 def written(
@@ -296,6 +303,8 @@ def written(
     }  # fmt: skip
     if made.entry is None:
         return data
+    if made.graph is not None and made.captured is None:
+        raise Nameless("a graph of numbers")
     if made.asked is not None:
         data["asked"] = written_guards(made.asked.beyond(tracer.guards), function, args)[0]
     history = Variation()
@@ -309,6 +318,9 @@ def written(
         "breaks": made.breaks,
         "broke": made.broke and (is_whole(made.broke[0], code, resumes), made.broke[1]),
         "shapes": list(made.shapes),
+        "symbolic": {text: list(dims) for text, dims in tracer.symbolic().items()},
+        "symbols": None if made.symbols is None else list(made.symbols),
+        "resumed": [_written_axes(resumed, axes, code, resumes) for resumed, axes in made.resumed if axes],
         "history": [
             {name: list(found) for name, found in values.items()}
             for values in (history.sizes, history.integers, history.floats)
@@ -316,8 +328,21 @@ def written(
     }
 
 
+def _written_axes(resumed: types.CodeType, axes: Axes, code: types.CodeType, resumes: Resumes) -> tuple[Any, ...]:
+    place = resumes.place(resumed)
+    if place is None:
+        raise Nameless(f"the code of {resumed.co_qualname}")
+    origin, *parts = place
+    return (
+        is_whole(origin, code, resumes),
+        tuple(map(Writer(), parts)),
+        {name: dict(dims) for name, dims in axes.items()},
+    )
+
+
 def _written_graph(captured: Captured) -> dict[str, Any]:
-    if not captured.keepable or not (captured.digest or captured.cuts):
+    symbolic = captured.sizes is not None
+    if not captured.keepable or not (captured.digest or captured.cuts) or symbolic != (captured.made is not None):
         raise Nameless("the graph")
     return {
         "nodes": graphs.written(captured.module.graph),
@@ -329,6 +354,7 @@ def _written_graph(captured: Captured) -> dict[str, Any]:
         "owned": captured.owned,
         "arguments": captured.arguments,
         "restored": captured.restored,
+        "made": captured.made,
     }
 
 
@@ -363,18 +389,20 @@ class Candidate:
             return None
         placeholders = [n for n in graph.nodes if n.op == "placeholder"]
         inputs = list(self._gathered[: len(placeholders)])
-        mode = torch_private.fake_mode()
-        fakes = [torch_private.fake_static(mode, t) for t in inputs]
-        for node, fake in zip(placeholders, fakes, strict=True):
-            node.meta["val"] = fake
         module = torch_private.graph_module(torch.nn.Module(), graph)
         grad = data["grad_enabled"]
+        mode, fakes, pending = None, [], None
+        if data["made"] is None:
+            mode = torch_private.fake_mode()
+            fakes = [torch_private.fake_static(mode, t) for t in inputs]
+            for node, fake in zip(placeholders, fakes, strict=True):
+                node.meta["val"] = fake
+            pending = graphs.filling(module, fakes, mode, grad)
         return Captured(
             module=module, inputs=inputs, fakes=fakes, grad_enabled=grad, frame=self._code.co_name, span=span,
             operations=data["operations"], fake_mode=mode, resumable=True, owned=tuple(data["owned"]),
             arguments=tuple(data["arguments"]), facts=data["facts"], digest=data["digest"], cuts=tuple(data["cuts"]), keepable=True,
-            restored=tuple(data["restored"]),
-            pending=graphs.filling(module, fakes, mode, grad),
+            restored=tuple(data["restored"]), pending=pending, made=data["made"],
         )  # fmt: skip
 
     def entry(self, graph: Any) -> _hook.Entry:
@@ -390,7 +418,18 @@ class Candidate:
 
     def facts(self, entry: _hook.Entry) -> Facts:
         codes = self._code, entry.code
-        return Facts(self._code.co_name, list(self.data["records"]), list(self.data["shapes"]), codes=codes)
+        shapes, symbols = list(self.data["shapes"]), list(self.data["symbols"] or ())
+        return Facts(self._code.co_name, list(self.data["records"]), shapes, symbols, codes)
+
+    def is_outdated(self, variation: Variation) -> bool:
+        """Whether sizes or numbers are fixed in it that are known to vary."""
+        return self.compiles and variation.outdates(self.data["symbolic"], *self.data["history"])
+
+    def resumed(self) -> Iterator[tuple[types.CodeType, Axes]]:
+        """The resume functions that are given sizes that are symbols."""
+        find = Reader()
+        for whole, parts, axes in self.data["resumed"]:
+            yield self._resumes.at(origin_of(whole, self._code, self._resumes), *map(find, parts)), axes
 
     def remember(self, variation: Variation) -> None:
         """Notes the sizes and numbers that this was compiled for."""

@@ -59,8 +59,9 @@ class SizesChanged(Exception):
 class Variation:
     """What is known to vary between the calls of one code object, by source text.
 
-    ``axes`` names dimensions, and integers (under :data:`INTEGER`), that are symbols from the start; ``sizes``,
-    ``integers`` and ``floats`` are those of the compilations so far.
+    ``axes`` names dimensions, and integers (under :data:`INTEGER`), that are symbols from the start; ``kept`` are those that
+    varied in earlier runs, floats too (None: nobody has asked yet); ``sizes``, ``integers`` and ``floats`` are those of the
+    compilations so far.
     """
 
     axes: dict[str, dict[int, str]] = field(default_factory=dict)
@@ -68,6 +69,33 @@ class Variation:
     integers: dict[str, set[int]] = field(default_factory=dict)
     floats: dict[str, set[float]] = field(default_factory=dict)
     exact_floats: bool = False  # a guard on one could not be expressed
+    kept: dict[str, set[int]] | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything is known to vary, or was compiled before."""
+        return bool(self.axes or self.kept or self.sizes or self.integers or self.floats)
+
+    def varied_before(self, text: str) -> set[int]:
+        """The dimensions of an input that varied in earlier runs."""
+        return self.kept.get(text, set()) if self.kept else set()
+
+    def changed(self, text: str, values: Mapping[int, Any]) -> set[int]:
+        """Which dimensions of an input (a number is one) have had other values, in this run or an earlier one."""
+        before = [dict(enumerate(shape)) for shape in self.sizes.get(text, ())]
+        before += [{INTEGER: number} for number in (*self.integers.get(text, ()), *self.floats.get(text, ()))]
+        other = {d for d, value in values.items() if any(earlier.get(d, value) != value for earlier in before)}
+        return other | self.varied_before(text)
+
+    def outdates(self, symbols: Mapping[str, Any], sizes: Mapping[str, Any], *numbers: Mapping[str, Any]) -> bool:
+        """Whether something that varied before did not begin as a symbol in a compilation for these sizes and numbers."""
+        for text in {**self.axes, **(self.kept or {})}:
+            known = ({*self.axes.get(text, ())} | self.varied_before(text)) - {*symbols.get(text, ())}
+            if INTEGER in known and any(text in found for found in numbers):
+                return True
+            if any(0 <= d < len(shape) and shape[d] > 1 for shape in sizes.get(text, ()) for d in known):
+                return True
+        return False
 
     def dims(self, source: Source, tensor: torch.Tensor, dynamic: bool | None) -> dict[int, bool]:
         """Dimensions of an input that become symbols, and whether equal sizes may share theirs.
@@ -88,19 +116,25 @@ class Variation:
                 for d, size in enumerate(tensor.shape)
                 if d not in marks.static and (dynamic or any(earlier[d] != size for earlier in changed))
             }
+            found |= dict.fromkeys(self.varied_before(source.text) - marks.static, False)
             found |= dict.fromkeys(marks.weakly_dynamic, True)
         found |= dict.fromkeys(marks.dynamic, False)
         return {d: shared for d, shared in found.items() if 0 <= d < tensor.dim() and tensor.shape[d] > 1}
 
     def integer(self, source: Source, value: int, dynamic: bool | None) -> bool:
         """Whether an integer becomes a symbol: a named one, an argument with ``dynamic=True``, or one that changed."""
-        if INTEGER in self.axes.get(source.text, ()) or (dynamic and source.is_argument):
+        named = INTEGER in self.axes.get(source.text, ()) or INTEGER in self.varied_before(source.text)
+        if named or (dynamic and source.is_argument):
             return True
         return any(earlier != value for earlier in self.integers.get(source.text, ()))
 
     def float(self, source: Source, value: float) -> bool:
         """Whether a float becomes a symbol: one that changed."""
-        return not self.exact_floats and any(earlier != value for earlier in self.floats.get(source.text, ()))
+        if self.exact_floats:
+            return False
+        return INTEGER in self.varied_before(source.text) or any(
+            earlier != value for earlier in self.floats.get(source.text, ())
+        )
 
 
 def _alike_before(d: int, shape: tuple[int, ...], earlier: list[tuple[int, ...]]) -> bool:
@@ -172,6 +206,13 @@ class Sizes:
         number = torch_private.symbolic_float(self.env, value, source.text)
         self.floats.add(torch_private.raw_expression(number))
         return number
+
+    def is_free(self, number: Any) -> bool:
+        """Whether a size or number is a symbol that the program has not made equal to a number."""
+        if not torch_private.is_symbolic_number(number):
+            return False
+        simplified = torch_private.simplified(self.env, torch_private.raw_expression(number))
+        return bool(simplified.free_symbols)
 
     def _promise(self, fake: torch.Tensor, marks: torch_private.SizeMarks, source: Source, span: Span | None) -> None:
         """Restricts the dimensions that the program marked dynamic to their ranges; they must not be specialised."""

@@ -41,7 +41,7 @@ from . import fake_calls, graph_inputs, wrappers
 from .effects import Effects, Exceptions
 from .graphs import Graphs
 from .sources import GuardProgram, Source
-from .symbols import FloatCompared, Sizes, Variation
+from .symbols import INTEGER, FloatCompared, Sizes, Variation
 from .torch_state import TorchState
 from .wrapping import CONSTANT_TYPES, Objects, shown, weakly, wrap
 
@@ -117,6 +117,26 @@ class Tracer:
             variation.integers.setdefault(text, set()).add(value)
         for text, value in self.objects.floats.items():
             variation.floats.setdefault(text, set()).add(value)
+
+    def symbolic(self) -> dict[str, dict[int, Any]]:
+        """The sizes and numbers of inputs that began as symbols, by source text and dimension."""
+        if self.sizes is None:
+            return {}
+        found = {
+            source.text: {d: size for d, size in enumerate(fake.shape) if torch_private.is_symbolic_number(size)}
+            for source, fake, _ in self.sizes.tensors
+        }
+        numbers = {source.text: {INTEGER: value.node.meta["val"]} for source, value in self.objects.symbols.items()}
+        return {text: dims for text, dims in (found | numbers).items() if dims}
+
+    def varied(self, variation: Variation) -> dict[str, set[int]]:
+        """Those that are symbols because they had other values before, and that still are."""
+        found = {}
+        for text, symbols in self.symbolic().items():
+            values = {d: torch_private.number_hint(number) for d, number in symbols.items()}
+            free = {d for d, number in symbols.items() if self.sizes is not None and self.sizes.is_free(number)}
+            found[text] = free & variation.changed(text, values)
+        return {text: dims for text, dims in found.items() if dims}
 
     def take(self, owner: Any, name: str, found: Any) -> Any:
         """``found``, which ``owner`` has under a name, and which is not guarded."""

@@ -30,9 +30,12 @@ SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
 TAG_TEXT = SIGNATURE + b"\n# This folder is a cache that fuselens made: `fuselens cache clear` empties it.\n"
 KINDS = {  # what entries are called: <kind>/<two digits>/<forty digits><suffix>
     "graph": (".forward", ".backward", ".sizes"), "results": ("",), "cpp": (".so",), "cubin": ("",), "measured": (".json",),
-    "inputs": (".json",), "keys": (".json",), "frame": (".0", ".1", ".2", ".3"), "live": (),
+    "inputs": (".json",), "keys": (".json",), "varied": (".json",), "live": (),
+    "frame": (".0", ".1", ".2", ".3", ".s0", ".s1", ".s2", ".s3", ".s4", ".s5", ".s6", ".s7"),
 }  # fmt: skip
-SHARED = frozenset({"graph", "results", "cpp", "cubin"})  # measured times and recorded inputs stay where they were made
+SHARED = frozenset(
+    {"graph", "results", "cpp", "cubin"}
+)  # measured times and what runs were called with stay where they were made
 SCRATCH = re.compile(r"\.making-[a-z0-9_]{8}")  # private folders, in which entries are made
 ROOM = 1 << 20  # bytes that a temporary folder must take
 ABANDONED_SECONDS = 600  # a process that was killed left its private folder behind: none is in use for so long
