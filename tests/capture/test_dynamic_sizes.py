@@ -363,6 +363,78 @@ def test_marks_that_make_no_sense():
         fuselens.compile(double, backend="eager")(x)
 
 
+# --- buckets: ranges that have a compilation each
+
+
+BUCKETS = (16, 64, 256)
+
+
+def test_a_compilation_for_each_bucket():
+    sizes = (3, 16, 9, 17, 64, 40, 65, 256, 300, 1000, 2, 128)
+    report = run_sizes(double, lambda x: fuselens.mark_dynamic(x, 0, buckets=BUCKETS), sizes=sizes)
+    assert len(report.graphs) == 4
+    assert any(d.message.endswith("because of x: its sizes are marked otherwise") for d in report.diagnostics)
+    assert [(s.lower, s.upper) for s in report.symbols] == [(2, 16), (17, 64), (65, 256), (257, None)]
+
+
+def test_buckets_of_a_size_that_several_tensors_have():
+    """That they are equal is a guard, and no size is less free for it."""
+
+    def fn(x, mask):
+        return (x * mask).sum(0) if x.shape[0] > 1 else x
+
+    compiled = fuselens.compile(fn)
+    for n in (4, 16, 9, 30, 64, 17):
+        x, mask = torch.randn(n, 4), torch.rand(n, 1)
+        for t in (x, mask):
+            fuselens.mark_dynamic(t, 0, buckets=BUCKETS)
+        torch.testing.assert_close(compiled(x, mask), fn(x, mask))
+    assert compilations(report_of(compiled)) == 2
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_sizes_that_are_in_no_bucket(size):
+    sizes = (size, 5, 9, size)
+    report = run_sizes(double, lambda x: fuselens.mark_dynamic(x, 0, buckets=BUCKETS), sizes=sizes)
+    assert compilations(report) == 2
+
+
+def test_kernels_of_a_bucket_are_planned_for_its_upper_end():
+    x = torch.randn(20, 4)
+    fuselens.mark_dynamic(x, 0, buckets=BUCKETS)
+    (graph,) = fuselens.explain(lambda x: x.softmax(0))(x).graphs
+    lowered = next(s.text for s in graph.stages if s.name == "lower")
+    assert " hint 64]" in lowered
+    fuselens.mark_dynamic(x, 0, min=17, max=64)
+    (graph,) = fuselens.explain(lambda x: x.softmax(0))(x).graphs
+    assert " hint 20]" in next(s.text for s in graph.stages if s.name == "lower")
+
+
+def test_a_bucket_that_the_program_narrows_is_an_error():
+    x = torch.randn(3, 4)
+    fuselens.mark_dynamic(x, 0, buckets=BUCKETS)
+    with pytest.raises(fuselens.ConstraintError, match="only holds for 2 to 7"):
+        fuselens.compile(narrows, backend="eager")(x)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [({"buckets": (4, 4)}, "rise"), ({"buckets": (1, 4)}, "rise"), ({"buckets": (8, 4)}, "rise"), ({"buckets": (4,), "max": 9}, "or min")],
+)  # fmt: skip
+def test_buckets_that_make_no_sense(given, why):
+    with pytest.raises(ValueError, match=why):
+        fuselens.mark_dynamic(torch.randn(3, 4), 0, **given)
+
+
+def test_another_mark_takes_the_place_of_a_bucket():
+    def prepare(x):
+        fuselens.mark_dynamic(x, 0, buckets=BUCKETS)
+        fuselens.mark_dynamic(x, 0)
+
+    report = run_sizes(double, prepare, sizes=(3, 40, 300))
+    assert compilations(report) == 1 and report.symbols[0].upper is None
+
+
 # --- recompilations -------------------------------------------------------------------------------------------------
 
 

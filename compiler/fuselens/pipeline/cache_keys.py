@@ -76,7 +76,9 @@ def key_for(
         parts = {
             "graph": captured.digest,
             "inputs": _inputs(captured.fakes),
-            "sizes": [] if captured.sizes is None else torch_private.known_sizes(captured.sizes.env),
+            "sizes": []
+            if captured.sizes is None
+            else [*torch_private.known_sizes(captured.sizes.env), captured.sizes.ends],
             "frame": [captured.frame, graph, _span(captured.span), captured.grad_enabled],
             "sharing": repr(shared),
             "config": cache_key(config),

@@ -140,8 +140,16 @@ def _simplified(work: Work) -> Work:
 
 def _lowered(work: Work) -> Work:
     device = "cuda" if work.absent else None
-    loops = lower(work.module, name=work.name, writes=dict(work.writes), device=device)
+    loops = _planned_for(lower(work.module, name=work.name, writes=dict(work.writes), device=device), work.run)
     return replace(work, loops=loops if _runs_beside_absent_gpu(work) else loops.replace(card=gpu.card(work.run)))
+
+
+def _planned_for(loops: Graph, run: Run) -> Graph:
+    """With the upper ends of buckets in the place of example sizes: from here on these only say what is worth it."""
+    ends = {} if run.captured.sizes is None else run.captured.sizes.ends
+    planned = loops.replace(hints={s: ends.get(s, hint) for s, hint in loops.hints.items()})
+    sizes = {n for buffer in loops.buffers.values() for n in buffer.sizes}
+    return planned if all(planned.hint(n) > 0 or loops.hint(n) <= 0 for n in sizes) else loops
 
 
 def _runs_beside_absent_gpu(work: Work) -> bool:

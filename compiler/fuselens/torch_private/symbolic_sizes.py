@@ -141,13 +141,15 @@ class _GuardSource:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SizeMarks:
-    """What the program said about a tensor's dimensions with ``mark_dynamic`` and its kin; ``ranges`` of the former."""
+    """What the program said about a tensor's dimensions with ``mark_dynamic`` and its kin; ``ranges`` of the former, and those of
+    them that are ``buckets``."""
 
     dynamic: frozenset[int] = frozenset()
     weakly_dynamic: frozenset[int] = frozenset()
     static: frozenset[int] = frozenset()
     unbacked: frozenset[int] = frozenset()
     ranges: tuple[tuple[int, int | None, int | None], ...] = ()
+    buckets: frozenset[int] = frozenset()
 
 
 _MARKED = "_has_dynamo_dim_marking"  # what torch sets on every tensor that it marks, from 2.13 on
@@ -156,6 +158,7 @@ _MARKS = {
     "static": "_dynamo_static_indices", "unbacked": "_dynamo_unbacked_indices",
 }  # fmt: skip
 _RANGES = "_dynamo_dynamic_range"
+_BUCKETS = "_fuselens_buckets"
 MARKS: tuple[str, ...] = (_MARKED,) if TorchVersion(torch.__version__) >= "2.13" else (_MARKED, *_MARKS.values())
 """A tensor that has none of these attributes is not marked."""
 
@@ -175,16 +178,22 @@ def size_marks(tensor: torch.Tensor) -> SizeMarks | None:
         return None
     found = {kind: frozenset(said.get(attribute, ())) for kind, attribute in _MARKS.items()}
     ranges = tuple((r.dim, r.min, r.max) for r in said.get(_RANGES, ()) if r.min is not None or r.max is not None)
-    return SizeMarks(**found, ranges=tuple(sorted(ranges, key=str)))
+    return SizeMarks(**found, ranges=tuple(sorted(ranges, key=str)), buckets=frozenset(said.get(_BUCKETS, ())))
 
 
-def mark_size(tensor: torch.Tensor, dim: int, kind: str, low: int | None = None, high: int | None = None) -> None:
-    """Marks a dimension the way torch does; ``kind`` is a field of :class:`SizeMarks`."""
+def mark_size(
+    tensor: torch.Tensor, dim: int, kind: str, low: int | None = None, high: int | None = None, *, bucket: bool = False
+) -> None:
+    """Marks a dimension the way torch does; ``kind`` is a field of :class:`SizeMarks`, or "" for no mark. A range may be a
+    ``bucket``."""
     said: dict[str, Any] = tensor.__dict__  # pyright: ignore[reportAssignmentType] - of an object, it can be written to
-    for attribute in _MARKS.values():
+    for attribute in (*_MARKS.values(), _BUCKETS):
         said.get(attribute, set()).discard(dim)
     said[_RANGES] = {r for r in said.get(_RANGES, ()) if r.dim != dim}
-    said.setdefault(_MARKS[kind], set()).add(dim)
+    if bucket:
+        said.setdefault(_BUCKETS, set()).add(dim)
+    if kind:
+        said.setdefault(_MARKS[kind], set()).add(dim)
     if kind == "dynamic":
         said[_RANGES].add(DimRange(dim, low, high))
     said[_MARKED] = True

@@ -132,7 +132,7 @@ def _tensor(search: _Search, node: int, found: Any, spec: tensor_layout.TensorSp
 
 
 def _call(search: _Search, node: int, found: Any, condition: Any) -> str:
-    return f"{search.texts[node]}: a condition on it does not hold"
+    return f"{search.texts[node]}: {getattr(type(condition), 'otherwise', 'a condition on it does not hold')}"
 
 
 def _same(search: _Search, node: int, found: Any, other: int) -> str:

@@ -11,17 +11,38 @@ from ... import torch_private
 Dims = int | Iterable[int]
 
 
-def mark_dynamic(tensor: torch.Tensor, dim: Dims, *, min: int | None = None, max: int | None = None) -> None:  # noqa: A002
+def mark_dynamic(
+    tensor: torch.Tensor, dim: Dims, *, min: int | None = None, max: int | None = None, buckets: Iterable[int] = ()  # noqa: A002
+) -> None:  # fmt: skip
     """``dim`` of ``tensor`` varies between calls, within the range: one compilation must serve all its sizes.
 
+    ``buckets`` are the upper ends of ranges, in order: each has a compilation of its own, whose kernels rely on the range and are
+    planned and tuned for its upper end. Sizes above the last are one more range. Nothing is padded: a tensor keeps its size.
+
     A call whose compilation would specialise it raises :class:`fuselens.ConstraintError`. The mark is kept on the tensor
-    object. Raises IndexError for what is no dimension, ValueError for a size that is out of the range.
+    object. Raises IndexError for what is no dimension, ValueError for a size that is out of the range, and for buckets that do not
+    rise from 2 or more, or come with a range.
     """
+    ends = [*buckets]
+    if ends and (min is not None or max is not None):
+        raise ValueError("give buckets, or min and max")
+    if any(type(end) is not int or end < 2 for end in ends) or ends != sorted({*ends}):
+        raise ValueError(f"buckets are upper ends that rise from 2 or more, not {ends}")
     for d in _dims(tensor, dim):
         size = tensor.shape[d]
+        if ends:
+            _mark_bucket(tensor, d, size, ends)
+            continue
         if not (min is None or min <= size) or not (max is None or size <= max):
             raise ValueError(f"the size of dimension {d} is {size}, which is not between {min} and {max}")
         torch_private.mark_size(tensor, d, "dynamic", min, max)
+
+
+def _mark_bucket(tensor: torch.Tensor, dim: int, size: int, ends: list[int]) -> None:
+    """Sizes 0 and 1 are compiled apart, in no bucket."""
+    low = next((end + 1 for end in reversed(ends) if end < size), None)
+    high = next((end for end in ends if size <= end), None)
+    torch_private.mark_size(tensor, dim, "dynamic" if size > 1 else "", low, high, bucket=size > 1)
 
 
 def maybe_mark_dynamic(tensor: torch.Tensor, dim: Dims) -> None:

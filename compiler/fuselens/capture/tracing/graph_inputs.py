@@ -70,6 +70,7 @@ class _SameMarks:
     """A guard on what the program says about the sizes of a tensor."""
 
     __slots__ = ("marks",)
+    otherwise = "its sizes are marked otherwise"
 
     def __init__(self, marks: torch_private.SizeMarks) -> None:
         self.marks = marks

@@ -165,6 +165,7 @@ class Sizes:
         self.integers: list[tuple[Source, torch.SymInt, Span | None]] = []
         self.names: dict[str, str] = {}
         self.floats: set[sympy.Symbol] = set()
+        self.ends: dict[str, int] = {}  # of symbols whose range is a bucket: what its kernels are planned for
         self.promised: list[
             tuple[str, Any, tuple[int | None, int | None], Span | None]
         ] = []  # sizes that must stay free
@@ -228,17 +229,27 @@ class Sizes:
             if not (low is None or low <= hint) or not (high is None or hint <= high):
                 raise Violated(text, f"it is {hint}, which is not in the range that was promised", span)
             torch_private.restrict(size, low, high)
+            if d in marks.buckets and high is not None:
+                self.ends[torch_private.raw_expression(size).name] = high
             self.promised.append((text, torch_private.raw_expression(size), (low, high), span))
 
     def _check_promises(self, symbols: Mapping[str, Symbol]) -> None:
         """Raises :class:`Violated` where a size that was marked dynamic is not free to vary within its range."""
         for text, raw, (low, high), span in self.promised:
             symbol = symbols[raw.name]
-            if symbol.specialised and (symbol.specialised.isdigit() or (low, high) != (None, None)):
+            if symbol.specialised and not self._is_as_free(raw, low, high):
                 raise Violated(text, f"the program made it equal to {symbol.specialised}", symbol.span or span)
             if (low is not None and low < (symbol.lower or 0)) or (high is not None and high > (symbol.upper or high)):
                 narrowed = f"the program only holds for {symbol.lower} to {symbol.upper or 'any size'}"
                 raise Violated(text, narrowed, symbol.span or span)
+
+    def _is_as_free(self, raw: Any, low: int | None, high: int | None) -> bool:
+        """Whether what a size was found to equal is another size, which varies over the same range at least."""
+        other = torch_private.simplified(self.env, raw)
+        if not other.is_Symbol:
+            return not other.is_number and (low, high) == (None, None)
+        lower, upper = torch_private.bounds(self.env, other)
+        return (low is None or (lower or 0) <= low) and (high is None or upper is None or high <= upper)
 
     def _name(self, size: Any, name: str) -> None:
         import sympy
