@@ -369,6 +369,56 @@ def test_what_recompiles_is_marked_dynamic_or_made_a_tensor():
     assert propose("FL201", RECOMPILED, "torch.ones(n)", what="`f`, because of x: expected f32[4], found f32[5]") == []
 
 
+def test_what_keeps_sizes_fixed_is_removed():
+    source = RECOMPILED.replace("    f(x, s=2.0)\n", "").replace("    f(x,", "    fuselens.mark_static(x, 0)\n    f(x,")
+    what = "`f`, because of x: expected f32[4], found f32[5]"
+    unmarked, any_size = propose("FL205", source, "s < 3", what=what, count="2")
+    assert unmarked == source.replace("    fuselens.mark_static(x, 0)\n", "")
+    assert any_size == any_size_of(source)
+    source = RECOMPILED.replace("    f(x, s=2.0)\n", "").replace(
+        "@fuselens.compile", "@fuselens.compile(dynamic=False)"
+    )
+    marked, as_they_come = propose("FL205", source, "s < 3", what=what, count="2")
+    assert "fuselens.mark_dynamic(x, 0)" in marked
+    assert as_they_come == source.replace("dynamic=False", "dynamic=None")
+
+
+COUNTED = """\
+import fuselens, torch
+
+class Counted(torch.nn.Module):
+    def forward(self, x):
+        self.step += 1
+        return x * self.step
+
+model = fuselens.compile(Counted(), fullgraph=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("compiles", "fixed"),
+    [
+        ("fuselens.compile(Counted(), fullgraph=True)", True),
+        ("fuselens.compile(Counted(), options={})", False),
+        ("fuselens.compile(Counted()), fuselens.compile(Counted())", False),
+        ("torch.compile(Counted())", False),
+    ],
+)
+def test_integers_of_modules_become_inputs(compiles: str, fixed: bool):
+    source = COUNTED.replace("fuselens.compile(Counted(), fullgraph=True)", compiles)
+    place = Span(PATH, 5, 8, 5, 17)
+    finding = diagnostics.make(
+        "FL205", place, hints=("options={'symbolic_module_integers': True}",), what="self.step", count="2"
+    )
+    found = fixes.propose(fixes.Source(source, PATH), finding)
+    edited = [fixes.applied(source, fix.edits) for fix in found]
+    assert edited == (
+        [source.replace("fullgraph=True)", 'fullgraph=True, options={"symbolic_module_integers": True})')]
+        if fixed
+        else []
+    )
+
+
 def any_size_of(source: str) -> str:
     return source.replace("@fuselens.compile", "@fuselens.compile(dynamic=True)")
 

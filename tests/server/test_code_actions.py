@@ -160,6 +160,16 @@ def test_what_no_check_has_found_has_templates_made_here(toy):
     assert found[0].title == "Compile for any size: dynamic=True (not tried out)"
 
 
+def test_what_a_run_recompiled_again_and_again_has_the_fix_that_spares_it(toy):
+    what = "`toy`, because of a: expected f32[4], found f32[5]"
+    again = codes.make("FL205", toy.span(toy.text, "a / (a"), what=what, count=2, limit=8)
+    seen = Observed("run", "train.py")
+    seen.take(1, Event("finding", toy.path, "toy", 3, diagnostic=again))
+    ran = TrackedText.unedited(SourceText(toy.text))
+    found = offered(toy.view(observed=seen, ran=ran), lsp.Position(4, 9), [lsp.CodeActionKind.QuickFix])
+    assert found[0].title == "Compile for any size: dynamic=True (not tried out)"
+
+
 @pytest.mark.parametrize(
     ("trial", "words"),
     [

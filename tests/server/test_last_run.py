@@ -47,6 +47,17 @@ def text_of(found: lsp.Hover | None) -> str:
     return found.contents.value if found is not None and isinstance(found.contents, lsp.MarkupContent) else ""
 
 
+def test_what_is_recompiled_again_and_again_is_shown_with_its_last_count(toy: Any):
+    where = toy.span(toy.text, "a.abs()")
+    counts = [
+        Event("finding", diagnostic=codes.make("FL205", where, what="`toy`, because of n", count=n)) for n in (2, 4, 8)
+    ]
+    view = toy.view(report=toy.file(), observed=ran(toy, *counts), ran=TrackedText.unedited(SourceText(toy.text)))
+    (shown,) = [d for d in diagnostics(view) if d.code == "FL205"]
+    assert shown.message.startswith("recompiled 8 times for one reason: `toy`, because of n")
+    assert "also:" not in shown.message and shown.severity == lsp.DiagnosticSeverity.Warning
+
+
 def test_recompilations_are_at_the_line_of_the_guard(toy: Any):
     events = [recompiled(toy, f"f32[{n}]") for n in (4, 4, 5)]
     view = toy.view(report=toy.file(), observed=ran(toy, *events), ran=TrackedText.unedited(SourceText(toy.text)))

@@ -104,6 +104,9 @@ class Recorder:
         key = (diagnostic.code, diagnostic.span, diagnostic.message)
         if key not in self._seen:
             self._seen.add(key)
+            if diagnostic.code == "FL205":  # it counts
+                known = self.report.diagnostics
+                known[:] = [d for d in known if (d.code, d.span) != (diagnostic.code, diagnostic.span)]
             self.report.diagnostics.append(diagnostic)
 
     def on_frame(self, facts: Facts) -> None:

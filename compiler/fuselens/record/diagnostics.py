@@ -228,6 +228,12 @@ TABLE: dict[str, Entry] = {
             "Change the expression that depends on the size, or mark the dimension with maybe_mark_dynamic.",
             severity="error",
         ),
+        _e(
+            "FL205",
+            "recompiled again and again",
+            "recompiled {count} times for one reason: {what}",
+            "Each call in which this differs may be compiled again, until the function reaches its limit ({limit}) and runs eagerly.",
+        ),
         # --- FL3xx: autograd ----------------------------------------------------------------------------------
         _e(
             "FL301",

@@ -70,7 +70,7 @@ _OF_STAGE = {
     **dict.fromkeys(("ttir", "ttgir", "llir", "ptx", "sass"), ("assembly",)),
 }
 _OF_CODE = {
-    "FL201": "recompiles", "FL202": "recompiles", "FL203": "dynamic", "FL204": "dynamic",
+    "FL201": "recompiles", "FL202": "recompiles", "FL203": "dynamic", "FL204": "dynamic", "FL205": "recompiles",
     "FL301": "perf_hints", "FL302": "perf_hints", "FL303": "perf_hints", "FL304": "perf_hints",
     "FL310": "partition", "FL311": "partition",
     "FL401": "perf_hints", "FL402": "perf_hints", "FL403": "perf_hints", "FL404": "perf_hints", "FL405": "cache", "FL406": "perf_hints",

@@ -101,6 +101,8 @@ class Function:
     def _find(self, diagnostic: Diagnostic) -> None:
         self.missed += diagnostic.code == "FL201"
         key = diagnostic.code, diagnostic.span, diagnostic.message
+        if diagnostic.code == "FL205":  # it counts
+            self.findings = {k: f for k, f in self.findings.items() if k[:2] != key[:2]}
         if key in self.findings:
             self.findings[key].count += 1
         elif len(self.findings) < MOST_FINDINGS:

@@ -57,6 +57,7 @@ from ..tracing.symbols import INTEGER, FloatCompared, NotGuardable, Sizes, Sizes
 from ..tracing.tracer import Tracer
 from ..values.algebra import Constant, ContextExit, Lazy, SequenceValue, SymbolValue, TensorValue, TorchContext, Value
 from ..values.iterators import abandoned
+from . import advice
 from .captured import Captured, EntryInfo, Facts
 from .emit import Emitter
 from .liveness import effects, live_values, needed_nodes
@@ -128,6 +129,7 @@ class FrameCompiler:
         self.resumes = Resumes()
         self._called_once: set[types.CodeType] = set()  # under the stance eager_then_compile
         self._compilations: Counter[Any] = Counter()  # of a function and its resume functions together
+        self._causes: Counter[tuple[types.CodeType, advice.Cause]] = Counter()  # of recompilations
 
     @property
     def mode(self) -> str:
@@ -195,7 +197,10 @@ class FrameCompiler:
             many = len(alike) >= limit or max(alike.values()) >= limit
         if many or count >= self.config.accumulated_recompile_limit:
             count = min(count, len(misses)) or max(count, len(misses))  # other functions of this code count, too
-            self._once(code, make("FL202", _first_span(code), what=code.co_qualname, count=count, mode=self.mode))
+            causes = [(n, cause.advice) for (of, cause), n in self._causes.items() if of is code]
+            hints = (max(causes)[1],) if causes else ()
+            told = make("FL202", _first_span(code), hints=hints, what=code.co_qualname, count=count, mode=self.mode)
+            self._once(code, told)
             return False
         self._compilations[family] += 1
         return True
@@ -283,9 +288,11 @@ class FrameCompiler:
         guards: list[Guard] = entry.info.guards
         with torch_private.without_torch_function():
             why = mismatch(entry.guards, check, entry.info.texts, function, args)
-        span = guards[check].span if check < len(guards) else None
+            cause = advice.cause(entry.guards, check, entry.info.texts, function, args, self.config)
+        span = (guards[check].span if check < len(guards) else None) or _first_span(code)
         what = f"`{code.co_qualname}`, because of {why}"
-        diagnostic = make("FL201", span or _first_span(code), what=what)
+        hints = (cause.advice,) if cause is not None and cause.kind in advice.ONCE else ()
+        diagnostic = make("FL201", span, hints=hints, what=what)
         if logs.wanted("recompiles", logging.DEBUG):
             with torch_private.without_torch_function():
                 for number, (other, failed) in enumerate(reversed(misses)):
@@ -294,6 +301,12 @@ class FrameCompiler:
         if self._must_not_recompile:
             raise RecompileError(dataclasses.replace(diagnostic, severity="error"))
         self.recorder.on_diagnostic(diagnostic)
+        if cause is not None:
+            self._causes[code, cause] += 1
+            count = self._causes[code, cause]
+            if count > 1 and count.bit_count() == 1:
+                limit, hints = self.config.recompile_limit, (cause.advice,)
+                self.recorder.on_diagnostic(make("FL205", span, hints=hints, count=count, what=what, limit=limit))
 
     # --- one frame -----------------------------------------------------------------------------------------
 

@@ -15,14 +15,14 @@ _SHOWN = 60
 
 def mismatch(guards: _hook.Guards, check: int, texts: Sequence[str], function: Any, arguments: tuple[Any, ...]) -> str:
     """``n: expected 3, found 4``: why check number ``check`` fails for a call. ``texts`` are the nodes' expressions."""
-    search = _Search(guards.nodes, texts, function, arguments)
+    search = Search(guards.nodes, texts, function, arguments)
     if check >= len(guards.checks):
         return search.missing(guards.gather[check - len(guards.checks)])
     node, kind, *operands = guards.checks[check]
     if kind in _OF_STATE:
         return _OF_STATE[kind](search, *operands)
     found = search.value(node)
-    return search.missing(node) if found is _NOTHING else _OF_OBJECT[kind](search, node, found, *operands)
+    return search.missing(node) if found is NOTHING else _OF_OBJECT[kind](search, node, found, *operands)
 
 
 class _Nothing:
@@ -30,10 +30,10 @@ class _Nothing:
         return "nothing"
 
 
-_NOTHING = _Nothing()
+NOTHING = _Nothing()
 
 
-class _Search:
+class Search:
     """Finds the objects at the nodes of a guard program."""
 
     def __init__(
@@ -43,11 +43,25 @@ class _Search:
 
     def value(self, node: int) -> Any:
         found, _, gathered = _hook.Guards(self.nodes, (), (node,)).check(self.function, self.arguments)
-        return gathered[0] if found and gathered else _NOTHING
+        return gathered[0] if found and gathered else NOTHING
+
+    def root(self, node: int) -> int:
+        """The kind of the root that the object at a node hangs on."""
+        while self.nodes[node][1] > _hook.ROOT_WEAK:
+            node = self.nodes[node][0]
+        return self.nodes[node][1]
+
+    def hangs_on(self, node: int, kind: type) -> bool:
+        """Whether an object on the way to the node is of a class."""
+        while self.nodes[node][1] > _hook.ROOT_WEAK:
+            node = self.nodes[node][0]
+            if issubclass(type(self.value(node)), kind):
+                return True
+        return False
 
     def missing(self, node: int) -> str:
         """The outermost object on the way to the node that is not there."""
-        while self.nodes[node][1] > _hook.ROOT_WEAK and self.value(self.nodes[node][0]) is _NOTHING:
+        while self.nodes[node][1] > _hook.ROOT_WEAK and self.value(self.nodes[node][0]) is NOTHING:
             node = self.nodes[node][0]
         return f"{self.texts[node]}: expected an object, found nothing"
 
@@ -59,7 +73,7 @@ def _expected(what: str, expected: str, found: str) -> str:
 def show(value: Any) -> str:
     """A constant as Python text; of anything else what it is, without calling its ``__repr__``."""
     kind = type(value)
-    if value is _NOTHING:
+    if value is NOTHING:
         return "nothing"
     if kind in (int, float, complex, str, bytes, bool, type(None)) or type(kind) is enum.EnumMeta:
         try:
@@ -86,14 +100,14 @@ def show(value: Any) -> str:
     return f"a {kind.__qualname__}"
 
 
-def _type(search: _Search, node: int, found: Any, kind: type) -> str:
+def _type(search: Search, node: int, found: Any, kind: type) -> str:
     name = f"type({search.texts[node]})"
     if kind.__qualname__ == type(found).__qualname__:
         return f"{name}: expected {kind.__qualname__}, found another class of that name"
     return _expected(name, kind.__qualname__, type(found).__qualname__)
 
 
-def _identity(search: _Search, node: int, found: Any, wanted: Any) -> str:
+def _identity(search: Search, node: int, found: Any, wanted: Any) -> str:
     if isinstance(wanted, weakref.ref):
         wanted = wanted()
         if wanted is None:
@@ -101,11 +115,11 @@ def _identity(search: _Search, node: int, found: Any, wanted: Any) -> str:
     return _expected(search.texts[node], show(wanted), show(found))
 
 
-def _equal(search: _Search, node: int, found: Any, wanted: Any) -> str:
+def _equal(search: Search, node: int, found: Any, wanted: Any) -> str:
     return _expected(search.texts[node], show(wanted), show(found))
 
 
-def _length(search: _Search, node: int, found: Any, wanted: int) -> str:
+def _length(search: Search, node: int, found: Any, wanted: int) -> str:
     try:
         have = str(len(found))
     except Exception:  # noqa: BLE001 - the object's own __len__
@@ -113,17 +127,17 @@ def _length(search: _Search, node: int, found: Any, wanted: int) -> str:
     return _expected(f"len({search.texts[node]})", str(wanted), have)
 
 
-def _keys(search: _Search, node: int, found: Any, wanted: tuple[Any, ...]) -> str:
+def _keys(search: Search, node: int, found: Any, wanted: tuple[Any, ...]) -> str:
     have = list(dict.keys(found)) if isinstance(found, dict) else found
     return _expected(f"the keys of {search.texts[node]}", show(list(wanted)), show(have))
 
 
-def _absent(search: _Search, node: int, found: Any, key: Any) -> str:
-    value = dict.get(found, key, _NOTHING) if isinstance(found, dict) and isinstance(key, str) else found
+def _absent(search: Search, node: int, found: Any, key: Any) -> str:
+    value = dict.get(found, key, NOTHING) if isinstance(found, dict) and isinstance(key, str) else found
     return f"{search.texts[node]}: expected no {show(key)}, found {show(value)}"
 
 
-def _tensor(search: _Search, node: int, found: Any, spec: tensor_layout.TensorSpec) -> str:
+def _tensor(search: Search, node: int, found: Any, spec: tensor_layout.TensorSpec) -> str:
     if not tensor_layout.is_tensor(found):
         return _expected(search.texts[node], tensor_layout.describe_spec(spec), show(found))
     if type(found) is not spec[0]:
@@ -131,28 +145,28 @@ def _tensor(search: _Search, node: int, found: Any, spec: tensor_layout.TensorSp
     return _expected(search.texts[node], *tensor_layout.difference(spec, found))
 
 
-def _call(search: _Search, node: int, found: Any, condition: Any) -> str:
+def _call(search: Search, node: int, found: Any, condition: Any) -> str:
     return f"{search.texts[node]}: {getattr(type(condition), 'otherwise', 'a condition on it does not hold')}"
 
 
-def _same(search: _Search, node: int, found: Any, other: int) -> str:
+def _same(search: Search, node: int, found: Any, other: int) -> str:
     return f"{search.texts[node]}: expected the same object as {search.texts[other]}, found another"
 
 
-def _grad_mode(search: _Search, wanted: Any) -> str:
+def _grad_mode(search: Search, wanted: Any) -> str:
     return _expected("torch.is_grad_enabled()", str(bool(wanted)), str(not wanted))
 
 
-def _state(search: _Search, state: tuple[Any, Any]) -> str:
+def _state(search: Search, state: tuple[Any, Any]) -> str:
     read, wanted = state
     return _expected(f"{read.__name__}()", show(wanted), show(read()))
 
 
-def _global_call(search: _Search, condition: Any) -> str:
+def _global_call(search: Search, condition: Any) -> str:
     return "a condition on global state does not hold"
 
 
-def _distinct(search: _Search, nodes: tuple[int, ...]) -> str:
+def _distinct(search: Search, nodes: tuple[int, ...]) -> str:
     seen: dict[int, int] = {}
     for node in nodes:
         first = seen.setdefault(id(search.value(node)), node)
@@ -161,7 +175,7 @@ def _distinct(search: _Search, nodes: tuple[int, ...]) -> str:
     return "objects that differed are one"
 
 
-def _shape(search: _Search, variables: tuple[tuple[int, int], ...], program: Any) -> str:
+def _shape(search: Search, variables: tuple[tuple[int, int], ...], program: Any) -> str:
     found = [f"{_variable(search.texts[n], d)} = {_extent(search.value(n), d)}" for n, d in variables]
     return f"a condition on sizes does not hold for {', '.join(found)}"
 

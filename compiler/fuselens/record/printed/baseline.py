@@ -18,7 +18,7 @@ from .. import views
 from ..report import Diagnostic, FileReport, Report
 
 SCHEMA = 1
-_RECOMPILED = ("FL201", "FL202")
+_RECOMPILED = ("FL201", "FL202", "FL205")
 _EAGER = ("FL301", "FL402", "FL403", "FL404", "FL406")
 
 

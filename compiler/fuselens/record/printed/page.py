@@ -60,8 +60,10 @@ def _function(number: int, report: Report, source_of: views.SourceOf, room: list
     )
     blocks = [
         _found("Graph breaks", report.breaks, report.file),
-        _found("Recompilations", [d for d in report.diagnostics if d.code in ("FL201", "FL202")], report.file),
-        _found("Other findings", [d for d in report.diagnostics if d.code not in ("FL201", "FL202")], report.file),
+        _found("Recompilations", [d for d in report.diagnostics if d.code in ("FL201", "FL202", "FL205")], report.file),
+        _found(
+            "Other findings", [d for d in report.diagnostics if d.code not in ("FL201", "FL202", "FL205")], report.file
+        ),
         _kernels_block(report, colours),
         _guards(report),
         _decisions(report),

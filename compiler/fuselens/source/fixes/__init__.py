@@ -59,6 +59,7 @@ PRODUCERS: dict[str, Callable[[Source, Diagnostic], Iterator[Fix]]] = {
     "FL118": call_fixes,
     "FL201": recompile_fixes,
     "FL202": recompile_fixes,
+    "FL205": recompile_fixes,
 }
 
 

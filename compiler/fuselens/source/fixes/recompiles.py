@@ -1,4 +1,4 @@
-"""Compiled again and again: sizes that vary are marked dynamic, numbers that vary become tensors."""
+"""Compiled again and again: sizes that vary are marked dynamic, or not static any more, and numbers that vary become inputs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from .source import Source
 
 # ``x: expected f32[4, 8], found f32[5, 8]`` and ``s: expected 0.5, found 0.7``
 _SIZES = re.compile(r"because of (\w+): expected \w+\[([\d, ]*)\], found \w+\[([\d, ]*)\]")
+_OPTION = "symbolic_module_integers"
 _NUMBERS = re.compile(r"because of (\w+): expected (-?[\d.e+-]+), found (-?[\d.e+-]+)(?![\w.])")
 
 
 def recompile_fixes(source: Source, finding: Diagnostic) -> Iterator[Fix]:
-    """By the guard that failed, where it is about a parameter of a function that this file compiles."""
+    """By the guard that failed, where it is about a parameter of a function that this file compiles, or an attribute of a module."""
+    if any(_OPTION in hint for hint in finding.hints):
+        yield from _module_integers(source)
+        return
     found = [n for n in ast.walk(source.tree) if isinstance(n, ast.FunctionDef) and _is_about(source, n, finding)]
     function = min(found, key=lambda n: (n.end_lineno or n.lineno) - n.lineno, default=None)
     if function is None:
@@ -28,6 +32,18 @@ def recompile_fixes(source: Source, finding: Diagnostic) -> Iterator[Fix]:
             yield from _as_tensors(source, function, numbers[1])
     elif finding.code == "FL202":
         yield from _any_size(source, function)
+
+
+def _module_integers(source: Source) -> Iterator[Fix]:
+    """Where the file compiles one thing, and says nothing of options."""
+    calls = [
+        n
+        for n in ast.walk(source.tree)
+        if isinstance(n, ast.Call) and source.dotted(n.func) == "fuselens.compile" and n.args
+    ]
+    if len(calls) == 1 and not any(k.arg in ("options", None) for k in calls[0].keywords):
+        edit = source.extended(calls[0], f'options={{"{_OPTION}": True}}')
+        yield Fix("Make integers of modules inputs once they have changed", (edit,))
 
 
 def _is_about(source: Source, function: ast.FunctionDef, finding: Diagnostic) -> bool:
@@ -48,7 +64,12 @@ def _varying(expected: str, found: str) -> list[int]:
 def _dynamic(source: Source, function: ast.FunctionDef, name: str, dimensions: list[int]) -> Iterator[Fix]:
     for call, argument in _arguments(source, function, name):
         statement = source.statement(call)
-        if isinstance(argument, ast.Name) and isinstance(statement, ast.Assign | ast.Expr | ast.Return) and dimensions:
+        if isinstance(argument, ast.Name) and (marks := list(_static_marks(source, statement, argument.id))):
+            edits = tuple(source.removed(mark) for mark in marks)
+            yield Fix(f"Remove the mark that {argument.id} is static before the call in line {call.lineno}", edits)
+        elif (
+            isinstance(argument, ast.Name) and isinstance(statement, ast.Assign | ast.Expr | ast.Return) and dimensions
+        ):
             mark, imports = source.spelled("fuselens.mark_dynamic", call)
             lines = [f"{mark}({argument.id}, {dimension})" for dimension in dimensions]
             title = f"Mark dimension {', '.join(map(str, dimensions))} of {argument.id} dynamic before the call in line {call.lineno}"
@@ -56,7 +77,23 @@ def _dynamic(source: Source, function: ast.FunctionDef, name: str, dimensions: l
     yield from _any_size(source, function)
 
 
+def _static_marks(source: Source, statement: ast.stmt | None, name: str) -> Iterator[ast.stmt]:
+    """The statements beside this one that mark a variable static."""
+    for other in source.block(statement) if statement is not None else ():
+        call = other.value if isinstance(other, ast.Expr) else None
+        if isinstance(call, ast.Call) and source.dotted(call.func) == "fuselens.mark_static" and call.args:
+            if isinstance(call.args[0], ast.Name) and call.args[0].id == name:
+                yield other
+
+
 def _any_size(source: Source, function: Definition) -> Iterator[Fix]:
+    for decorator in function.decorator_list:
+        given = (
+            decorator.keywords if isinstance(decorator, ast.Call) and source.decorates(decorator) is not None else ()
+        )
+        for keyword in given:
+            if keyword.arg == "dynamic" and isinstance(keyword.value, ast.Constant) and keyword.value.value is False:
+                yield Fix("Let sizes that vary be symbols: dynamic=None", (source.replaced(keyword.value, "None"),))
     edit = source.decorated(function, "dynamic=True")
     if edit is not None:
         yield Fix("Compile for any size: dynamic=True", (edit,))

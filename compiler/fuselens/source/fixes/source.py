@@ -153,14 +153,16 @@ class Source(SourceModule):
                 return None
             if not isinstance(decorator, ast.Call):
                 return self.replaced(decorator, f"{self.text(decorator)}({argument})")
-            arguments = [*decorator.args, *(k.value for k in given)]
-            if not arguments:
-                return self.replaced(decorator, f"{self.text(decorator.func)}({argument})")
-            last = self.span(max(arguments, key=lambda a: (a.lineno, a.col_offset)))
-            return Edit(
-                Span(last.file, last.end_line, last.end_column, last.end_line, last.end_column), f", {argument}"
-            )
+            return self.extended(decorator, argument)
         return None
+
+    def extended(self, call: ast.Call, argument: str) -> Edit:
+        """``argument`` as the last one of a call."""
+        arguments = [*call.args, *(k.value for k in call.keywords)]
+        if not arguments:
+            return self.replaced(call, f"{self.text(call.func)}({argument})")
+        last = self.span(max(arguments, key=lambda a: (a.lineno, a.col_offset)))
+        return Edit(Span(last.file, last.end_line, last.end_column, last.end_line, last.end_column), f", {argument}")
 
     def spelled(self, name: str, used_at: ast.AST) -> tuple[str, tuple[Edit, ...]]:
         """How this file says the dotted ``name`` of a module's member, and the import that it lacks for that."""
