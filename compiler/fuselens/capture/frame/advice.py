@@ -68,7 +68,8 @@ def cause(
         return None
     found = search.value(node)
     name = None if found is NOTHING else _OF_OBJECT[kind](search, node, found, operands, config)
-    return None if name is None else Cause(texts[node], name)
+    subject: str = texts[int(node)]
+    return None if name is None else Cause(subject, name)
 
 
 def _tensor(search: Search, node: int, found: Any, operands: Sequence[Any], config: Config) -> str | None:

@@ -418,8 +418,8 @@ class Candidate:
 
     def facts(self, entry: _hook.Entry) -> Facts:
         codes = self._code, entry.code
-        shapes, symbols = list(self.data["shapes"]), list(self.data["symbols"] or ())
-        return Facts(self._code.co_name, list(self.data["records"]), shapes, symbols, codes)
+        symbols: list[Symbol] = [*(self.data["symbols"] or ())]
+        return Facts(self._code.co_name, list(self.data["records"]), list(self.data["shapes"]), symbols, codes)
 
     def is_outdated(self, variation: Variation) -> bool:
         """Whether sizes or numbers are fixed in it that are known to vary."""
