@@ -7,6 +7,7 @@ PYTEST_DONT_REWRITE: asserts are among what is compiled, with their own messages
 
 from __future__ import annotations
 
+import linecache
 import math
 
 import pytest
@@ -91,6 +92,32 @@ def string_fmt(x):
     return "{0}{a}{b[k]}".format(1, a=2, b={"k": 3}), f"{x.shape[0]:>5}", "%(a)s" % {"a": 1}, x
 
 
+def unread_text(x, need):
+    count = x.sum()
+    x.mul_(2)
+    message = f"{count} of {x.shape[0]}, {x!r}"
+    count.add_(1)
+    y = x + count
+    if need == "returned":
+        return y, message
+    if need == "length":
+        return y, len(message)
+    if need == "raised":
+        raise ValueError(message)
+    if need == "caught":
+        try:
+            raise ValueError(message)
+        except ValueError as e:
+            return y, e.args[0]
+    if need == "held":
+        return y, {"a": [message]}
+    if need == "key":
+        return y, {message: 1}
+    if need == "printed":
+        print(message)
+    return y
+
+
 CASES = [
     (number_results, (t(2), 1), (t(2), 1.0), (t(2), True), (t(2), -2.5), (t(2), 0), (t(2), -0.0)), (float_details, (t(2),)),
     (zero_division, (t(2), 2), (t(2), 0), (t(2), 0.0)), (tensor_scalars, (t(3),)), (size_arithmetic, (t(2, 3),)),
@@ -110,3 +137,14 @@ IN_KERNELS = [size_arithmetic]
 @pytest.mark.parametrize("case", [c for c in CASES if c[0] in IN_KERNELS], ids=lambda c: c[0].__name__)
 def test_same_as_eager_when_lowered(case, backend):
     agrees_with_eager(*case, backend=backend)
+
+
+@pytest.mark.parametrize("need", ["returned", "length", "raised", "caught", "held", "key", "printed"])
+def test_text_of_a_tensor_that_is_read(need):
+    report = agrees_with_eager(unread_text, (t(3), need))
+    assert report.breaks[0].code == "FL102"
+    assert "count" in linecache.getline(report.breaks[0].span.file, report.breaks[0].span.line)
+
+
+def test_text_of_a_tensor_that_nothing_reads():
+    agrees_with_eager(unread_text, (t(3), ""), breaks=0, graphs=1)

@@ -98,10 +98,11 @@ def raising(exception: BaseException) -> Raised:
 
 class CannotRebuild(Exception):
     """A value that was made at step ``born`` of the outermost frame is still needed after the graph, and cannot be made
-    again: the frame is traced once more and breaks before that step."""
+    again: the frame is traced once more and breaks before that step. ``refused`` is the break there, where it is a known one."""
 
-    def __init__(self, born: int, what: str, why: str) -> None:
+    def __init__(self, born: int, what: str, why: str, refused: Break | None = None) -> None:
         super().__init__(what, why)
+        self.refused = refused
         self.born = born
         self.what = what
         self.why = why

@@ -184,10 +184,10 @@ class Machine:
                         raise Break("FL105", what=f"instruction {micro.op}", why="not traced")
                     handler(self, micro.arg)
             except Break as b:
-                self._locate(b)
+                self.locate(b)
                 raise
             except Raised as r:
-                self._locate(r)
+                self.locate(r)
                 self._handle(r)
             if self.result is not None:
                 return True
@@ -205,7 +205,7 @@ class Machine:
             text = linecache.getline(span.file, span.line).strip()
             logs.line(self.code.co_qualname, span.file, span.line, self.depth, text)
 
-    def _locate(self, event: Break | Raised) -> None:
+    def locate(self, event: Break | Raised) -> None:
         if event.span is None:
             event.span = self.tracer.span
             event.stack = self.user_stack()

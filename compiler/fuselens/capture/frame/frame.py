@@ -640,7 +640,7 @@ def _break_before(lost: CannotRebuild, found: Break | None, end: int) -> Break:
         refused = FrameUnsupported("FL109", None, what=lost.what, why=lost.why)
         refused.cause = found
         raise refused from None
-    made = Break("FL117", what=lost.what, why=lost.why)
+    made = lost.refused or Break("FL117", what=lost.what, why=lost.why)
     made.cause = found
     return made
 

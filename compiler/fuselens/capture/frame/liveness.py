@@ -29,6 +29,7 @@ from ..values.algebra import (
     HandledException,
     InstanceDict,
     IteratorValue,
+    LaterText,
     Lazy,
     MadeFunction,
     MethodValue,
@@ -169,6 +170,11 @@ def unstarted(value: GeneratorValue) -> tuple[Value, list[Value], dict[str, Valu
     if value.started:
         raise CannotRebuild(value.born, value.describe(), "it is suspended in the middle")
     return value.call
+
+
+@_parts.register
+def _(value: LaterText, tracer: Tracer) -> Iterable[Value]:
+    raise CannotRebuild(value.refused.step, "text", "it shows a tensor", value.refused)
 
 
 @_parts.register

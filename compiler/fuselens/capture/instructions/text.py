@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..breaks import Break
 from ..rules import templates
 from ..values import known, text
-from ..values.algebra import Constant, SequenceValue
+from ..values.algebra import Constant, LaterText, SequenceValue
 from .table import handles
 
 if TYPE_CHECKING:
@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 @handles("BUILD_STRING")
 def _build_string(m: Machine, n: int) -> None:
-    parts = [m.use(v) for v in m.take_many(n)]
+    taken = m.take_many(n)
+    if later := next((v for v in taken if isinstance(v, LaterText)), None):
+        m.push(later)
+        return
+    parts = [m.use(v) for v in taken]
     if not all(isinstance(p, Constant) for p in parts):
         raise Break("FL105", what="an f-string", why="it formats a value that is not known yet")
     m.push(Constant("".join(p.value for p in parts)))  # type: ignore[attr-defined]
@@ -24,12 +28,15 @@ def _build_string(m: Machine, n: int) -> None:
 
 @handles("CONVERT_VALUE")
 def _convert_value(m: Machine, arg: Any) -> None:
-    m.push(text.text(m, {1: str, 2: repr, 3: ascii}[arg], m.pop()))
+    function = {1: str, 2: repr, 3: ascii}[arg]
+    value = m.take()
+    m.push(text.later(m, value) or text.text(m, function, value))
 
 
 @handles("FORMAT_SIMPLE")
 def _format_simple(m: Machine, arg: Any) -> None:
-    m.push(text.text(m, format, m.pop()))
+    value = m.take()
+    m.push(text.later(m, value) or text.text(m, format, value))
 
 
 @handles("FORMAT_WITH_SPEC")

@@ -28,6 +28,7 @@ from ..values.algebra import (
     DictValue,
     GeneratorValue,
     Known,
+    LaterText,
     Lazy,
     ObjectValue,
     OpaqueValue,
@@ -170,6 +171,8 @@ class Tracer:
                 assert value.source is not None
                 value.realised = wrap(self, value.value, value.source)
             return value.realised
+        if isinstance(value, LaterText):
+            raise value.refused
         return value
 
     def lazy(self, obj: Any, source: Source) -> Value:

@@ -23,6 +23,7 @@ from ...record.report import Span
 from ..tracing.sources import Source
 
 if TYPE_CHECKING:
+    from ..breaks import Break
     from ..machine import Machine
 
 serials = itertools.count(1)  # values are numbered, so that a subgraph knows which were there before it
@@ -894,6 +895,21 @@ class TruthValue(Value):
     @property
     def python_type(self) -> type:
         return bool
+
+
+class LaterText(Value):
+    """Text that shows a tensor's numbers, which nothing has looked at. What does (:meth:`Tracer.use`), or needs it after the graph,
+    makes the frame break where it was made: ``refused``, at that step of the outermost frame."""
+
+    __slots__ = ("refused",)
+
+    def __init__(self, refused: Break) -> None:
+        super().__init__(None)
+        self.refused = refused
+
+    @property
+    def python_type(self) -> type:
+        return str
 
 
 class Lazy(Value):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..breaks import Break, raising
+from ..rules import torch_function
 from . import attributes
 from .algebra import (
     Constant,
@@ -18,6 +19,7 @@ from .algebra import (
     DictValue,
     DictView,
     Known,
+    LaterText,
     ObjectValue,
     ProxyValue,
     SequenceValue,
@@ -250,6 +252,19 @@ def text(m: Machine, function: Any, value: Value, *more: Any) -> Constant:
         return Constant(function(shown, *more))
     except (TypeError, ValueError, LookupError, AttributeError) as e:
         raise raising(e) from None
+
+
+def later(m: Machine, value: Value) -> LaterText | None:
+    """The text of a tensor, or of such text, in an f-string: mostly in an error's message, which nothing looks at."""
+    if isinstance(value, LaterText):
+        return value
+    value = m.use(value)
+    if not isinstance(value, TensorValue) or value.kind not in torch_function.PLAIN:
+        return None
+    refused = Break("FL102", what=f"str({value.describe()})")
+    m.locate(refused)
+    refused.step = m.tracer.now
+    return LaterText(refused)
 
 
 def percent(m: Machine, pattern: str | bytes, right: Value) -> Value:
