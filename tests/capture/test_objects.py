@@ -7,6 +7,7 @@ PYTEST_DONT_REWRITE: asserts are among what is compiled, with their own messages
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
 import functools
@@ -342,8 +343,22 @@ def class_closure_across(x):
     return x, total
 
 
+def pops_from_instance(b, x):
+    other = copy.copy(b)
+    other.__dict__.pop("missing", None)
+    n = other.__dict__.pop("value")
+    other.more = n + 1
+    m = b.__dict__.pop("value", 7) + b.__dict__.pop("value", 5)
+    return x + m, vars(other), vars(b), n
+
+
+def pops_what_is_missing(b, x):
+    y = x + 1
+    return y, b.__dict__.pop("missing")
+
+
 CASES = [
-    (makes_objects, (t(2),)), (writes_object, (Box(1), t(2))), (deletes_attribute, (Box(1), t(2))),
+    (pops_from_instance, (Box(1), t(2))), (pops_what_is_missing, (Box(1), t(2))), (makes_objects, (t(2),)), (writes_object, (Box(1), t(2))), (deletes_attribute, (Box(1), t(2))),
     (writes_then_breaks, (Box(1), t(2))), (setattr_getattr, (Box(1), t(2))), (enum_work, (t(2),), (t(2), Color.BLUE)),
     (operators_, (t(3),)), (operators_on_argument, (Ops(t(3)), t(3))), (dynamic_attributes, (t(2),)),
     (dynamic_argument, (Dynamic(), t(2))), (inheritance, (t(2),)), (class_in_function, (t(2),)),
@@ -364,3 +379,7 @@ IN_KERNELS = [writes_object, operators_on_argument, writes_then_breaks]
 @pytest.mark.parametrize("case", [c for c in CASES if c[0] in IN_KERNELS], ids=lambda c: c[0].__name__)
 def test_same_as_eager_when_lowered(case, backend):
     agrees_with_eager(*case, backend=backend)
+
+
+def test_instance_dictionary_is_popped_from_in_the_graph():
+    agrees_with_eager(pops_from_instance, (Box(1), t(2)), breaks=0)

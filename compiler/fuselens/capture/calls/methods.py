@@ -94,12 +94,25 @@ def _slice_method(m: Machine, receiver: SliceValue, name: str, args: list[Value]
 def _instance_method(
     m: Machine, receiver: InstanceDict, name: str, args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
+    if name == "pop":
+        return _checked(m, _instance_pop, receiver, name, args, kwargs)(m, receiver, *args, **kwargs)
     if name not in _DICT_METHODS or name in _MUTATORS:
         return _no_method(m, receiver, name, args, kwargs)
     if name == "get":
         found = attributes.instance_item(m, receiver, key_of(m, args[0]))
         return found if found is not None else args[1] if len(args) > 1 else Constant(None)
     return _DICT_METHODS[name](m, attributes.instance_items(m, receiver), *args)
+
+
+def _instance_pop(m: Machine, mapping: InstanceDict, key: Value, default: Value | None = None, /) -> Value:
+    wanted = key_of(m, key)
+    found = attributes.instance_item(m, mapping, wanted)
+    if found is not None:
+        assignments.delete_directly(m, mapping.owner, wanted)
+        return found
+    if default is None:
+        raise key_error(wanted)
+    return default
 
 
 @METHODS.of(IteratorValue, CombinedIterator)
