@@ -623,11 +623,11 @@ def _generic(m: Machine, obj: Any, source: src.Source, name: str) -> Value:
 
 
 def _by_descriptor(m: Machine, found: Any, value: ObjectValue, name: str, place: src.Source | None) -> Value:
-    """What a user's descriptor gives: its ``__get__``, traced."""
+    """What a descriptor of Python's gives: its ``__get__``, traced."""
     getter, where = class_member(m, type(found), "__get__")
-    if type(getter) is not types.FunctionType or place is None:
+    if type(getter) is not types.FunctionType:
         raise Break("FL106", what=f"{value.describe()}.{name}", why="it is a descriptor that runs code")
-    descriptor = m.use(m.tracer.lazy(found, place))
+    descriptor = m.use(m.tracer.lazy(found, place or src.constant(found, name)))
     return m.use(m.call(bind(m, getter, descriptor, "__get__", where), [value, Known(value.python_type)], {}))
 
 
@@ -696,9 +696,17 @@ def bind(m: Machine, found: Any, receiver: Value, name: str, place: src.Source |
             return _by_descriptor(m, found, receiver, name, place)
         if not isinstance(found, type):
             raise Break("FL106", what=f"{receiver.describe()}.{name}", why="it is a descriptor that runs code")
+    if place is None and _has_contents(found):  # a library's class does not change, what it holds may
+        place = src.constant(found, name)
     if place is not None:
         return m.use(m.tracer.lazy(found, place))
     return static_value(found)
+
+
+def _has_contents(obj: Any) -> bool:
+    """Whether ``obj`` is a container, or an instance of a class of Python's, which is traced as others of its kind are."""
+    kind = type(obj)
+    return kind in (dict, list, set) or (classify.is_heap_type(kind) and not issubclass(kind, (type, enum.Enum)))
 
 
 def _thread_local(m: Machine, value: ObjectValue, name: str) -> Value:

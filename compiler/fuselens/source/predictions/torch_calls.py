@@ -32,8 +32,6 @@ def called(name: str, call: Invocation) -> Value:
         return _RULES[name](call)
     if name == "torch._check" and isinstance(call.first, Tensor):
         call.found("FL104", what="torch._check", why="it checks a tensor")
-    if module == "torch.distributions":
-        call.found("FL104", what=name, why="it looks at the class's annotations")
     if module in ("torch.nn", "torch.nn.modules") and last[:1].isupper():
         return Instance(f"torch.nn.{last}", contents=_contents(last, call))
     if module in tables.TENSOR_MODULES and last.islower() and last not in tables.NO_TENSOR:
