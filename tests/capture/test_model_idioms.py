@@ -103,3 +103,35 @@ def test_parts_of_functions_are_guarded(part):
     else:
         scaled.temperature = 3
     assert str(compiled(x)) == str(f(x))
+
+
+@pytest.mark.parametrize("rate", [0, 0.0, -1.0, 1.0, 1])
+def test_layers_are_skipped_with_a_probability_that_is_known(rate):
+    def skips_layers(x, rate):
+        for layer in range(2):
+            drawn = torch.rand([])
+            if drawn < rate:
+                continue
+            x = x * 2 + layer
+        return x, torch.rand(2)
+
+    agrees_with_eager(skips_layers, (x, rate), breaks=0, graphs=1)
+
+
+def test_layers_are_skipped_with_a_probability_that_is_not_known():
+    def skips_layers(x):
+        return x * 2 if torch.rand([]) < 0.5 else x
+
+    def draws_and_moves(x):
+        drawn = torch.rand([])
+        drawn.sub_(2)
+        return x * 2 if drawn < 0 else x
+
+    def turns_the_answer(x):
+        below = torch.rand([]) < 0
+        below.logical_not_()
+        return x * 2 if below else x
+
+    for program in (skips_layers, draws_and_moves, turns_the_answer):
+        report = agrees_with_eager(program, (x,))
+        assert report.breaks[0].code == "FL101"

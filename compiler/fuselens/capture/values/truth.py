@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import operator
 import types
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import fx
 
 from ... import torch_private
 from ..arrays import operations as arrays
@@ -80,9 +83,35 @@ def _of_constant(m: Machine, value: Constant) -> bool:
     return bool(value.value)
 
 
-@_TRUTH.of(TensorValue, TruthValue, ArrayValue)
-def _of_tensor(m: Machine, value: Value) -> None:
+@_TRUTH.of(TruthValue, ArrayValue)
+def _of_data(m: Machine, value: Value) -> None:
     return None
+
+
+@_TRUTH.of(TensorValue)
+def _of_tensor(m: Machine, value: TensorValue) -> bool | None:
+    """Known of a uniform number that is compared with a bound of those: what skips layers with probability 0 never does."""
+    node = value.node
+    compares = _COMPARISONS.get(node.target) if value.kind is torch.Tensor and value.fake.numel() == 1 else None
+    if compares is None or node.users or node.kwargs or len(node.args) != 2:
+        return None
+    drawn, bound = node.args
+    if (
+        not isinstance(drawn, fx.Node)
+        or drawn.target is not torch.rand
+        or "out" in drawn.kwargs
+        or len(drawn.users) != 1
+    ):
+        return None  # a second user may have written to it
+    if type(bound) not in (int, float):
+        return None
+    least, most = compares(0.0, bound), compares(math.nextafter(1.0, 0.0), bound)
+    return least if least is most else None
+
+
+_COMPARISONS: dict[Any, Any] = {f: f for f in (operator.lt, operator.le, operator.gt, operator.ge)} | {
+    torch.lt: operator.lt, torch.le: operator.le, torch.gt: operator.gt, torch.ge: operator.ge,
+}  # fmt: skip
 
 
 @_TRUTH.of(SymbolValue)
