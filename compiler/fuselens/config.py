@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import dataclasses
 import functools
+import math
 import os
 import re
 import time
@@ -57,6 +58,11 @@ class Config:
     execution: str = "slice"
     preview: bool = False  # in a check: look at a file that compiles nothing as if it compiled its modules
     as_mode: str = ""  # in a check: compile with this mode in place of the one that the author states
+    ranks: int = 0  # in a check: look at a function as so many ranks would run it
+    mesh: str = ""  # in a check: how these ranks are laid out, such as "data=8,tensor=8"
+    ranks_per_host: int = 8  # ranks that the faster link connects
+    host_link: str = "450 GB/s, 3.4 us"  # bandwidth one way and latency inside of a host: NVLink of an H100
+    network_link: str = "50 GB/s, 14 us"  # the same between hosts, for each rank: InfiniBand NDR
     cache_dir: Path = field(default_factory=lambda: _absolute(Path("~/.cache/fuselens")))
     cache_limit: int = 10 << 30  # bytes of the cache; what was not used for longest goes first; 0: no limit
     remote_cache: str = ""  # an address of fsspec or Redis: a cache that machines share; off where it is empty
@@ -81,6 +87,15 @@ class Config:
             raise ValueError(f"until is {self.until!r}: give capture, joint, simplify, lower, fuse or generate")
         if self.execution not in EXECUTIONS:
             raise ValueError(f"execution is {self.execution!r}: give {', '.join(EXECUTIONS[:-1])} or {EXECUTIONS[-1]}")
+        in_mesh = math.prod(mesh_of(self.mesh).values())
+        if self.ranks < 0 or (self.mesh and self.ranks not in (0, in_mesh)):
+            raise ValueError(
+                f"ranks is {self.ranks}: give as many as the mesh {self.mesh or 'holds'} has, or 0 for none"
+            )
+        if self.ranks_per_host < 1:
+            raise ValueError(f"ranks_per_host is {self.ranks_per_host}: give 1 or more")
+        for link in (self.host_link, self.network_link):
+            link_of(link)
         if not 0.0 <= self.memory_budget <= 1.0:
             raise ValueError(f"memory_budget is {self.memory_budget}: give a number from 0 (recompute) to 1 (keep)")
         if not 0.0 <= self.cuda_graph_memory <= 1.0:
@@ -91,6 +106,11 @@ class Config:
             raise ValueError(f"cache_limit is {self.cache_limit}: give bytes, or 0 for no limit")
         if not 0.0 < self.build_limit <= _WEEK:
             raise ValueError(f"build_limit is {self.build_limit}: give seconds, from more than 0 to {_WEEK}")
+
+    @property
+    def world_size(self) -> int:
+        """Ranks that a check looks at a function for; 0: none."""
+        return math.prod(mesh_of(self.mesh).values()) if self.mesh else self.ranks
 
 
 _KINDS = typing.get_type_hints(Config)
@@ -174,6 +194,28 @@ def _folder_of_run() -> Path:
     return _absolute(Path("fuselens_debug") / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{os.getpid()}")
 
 
+_AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*([1-9]\d*)\s*")
+_LINK = re.compile(r"\s*(\d+(?:\.\d+)?) ?([KMGT]?)B/s, ?(\d+(?:\.\d+)?) ?([mun]?)s\s*")
+
+
+def mesh_of(text: str) -> dict[str, int]:
+    """``data=8,tensor=8`` as name → size, the outermost dimension first; nothing for "". Raises ValueError."""
+    found = [_AXIS.fullmatch(part) for part in text.split(",")] if text.strip() else []
+    sizes = {axis[1]: int(axis[2]) for axis in found if axis is not None}
+    if len(sizes) < len(found):
+        raise ValueError(f"mesh is {text!r}: give names and sizes, such as data=8,tensor=8")
+    return sizes
+
+
+def link_of(text: str) -> tuple[float, float]:
+    """``450 GB/s, 3.4 us`` as bytes a second and seconds. Raises ValueError."""
+    found = _LINK.fullmatch(text)
+    if found is None or not float(found[1]):
+        raise ValueError(f"a link is {text!r}: give bandwidth and latency, such as 450 GB/s, 3.4 us")
+    bandwidth = float(found[1]) * 1000.0 ** " KMGT".index(found[2] or " ")
+    return bandwidth, float(found[3]) * {"": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}[found[4]]
+
+
 _BYTES = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]i?)?B?", re.IGNORECASE)
 
 
@@ -243,6 +285,7 @@ _APART = frozenset({
     "fullgraph", "dynamic", "symbolic_module_integers", "capture_scalar_outputs", "capture_dynamic_output_shape_ops",
     "recompile_limit", "accumulated_recompile_limit", "error_on_recompile", "keep_sizes", "guard_costs", "cuda_graph_memory",
     "keep_freed_memory", "build", "build_limit", "explore", "weightless", "execution", "preview", "as_mode",
+    "ranks", "mesh", "ranks_per_host", "host_link", "network_link",
     "cache_dir", "cache_limit", "remote_cache", "remote_cache_secret", "print_after", "dump", "strict", "live",
     "assembly", "triton_variables", "debug_symbols",
 })  # fmt: skip

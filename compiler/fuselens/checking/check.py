@@ -25,10 +25,12 @@ from ..config import Config, from_environment
 from ..inputs import comparison, recorded_inputs
 from ..inputs.example_inputs import ExampleInputs
 from ..pipeline import Recorder
+from ..record import diagnostics
 from ..record.report import Diagnostic, FileReport, Report, RunResult, Span
 from ..source import discovery, fixes, predictions
 from ..source.discovery import Annotated
 from ..torch_private import names as torch_names
+from . import on_ranks
 from .function_check import FunctionCheck, check_function, merge_config
 from .input_sources import inputs_of, recorded
 from .located import Found
@@ -47,11 +49,13 @@ def check_file(
     progress: Progress | None = None,
     known: Mapping[str, str] | None = None,
     early: Callable[[FileReport], None] | None = None,
+    until: float = float("inf"),
 ) -> FileReport:
     """Compiles the annotated functions of ``path`` (all, or those named in ``functions``) on their example inputs.
 
     ``source`` is compiled instead of the file's text when given. A file without annotated functions is not imported.
     A function whose fingerprint is the one ``known`` for its name gets a report that says no more than ``unchanged``.
+    With ``config.ranks`` it is looked at as those ranks run it, as many as there is time for ``until`` then (``time.monotonic()``).
     Without ``config.build``, ``early`` gets the report as soon as all functions have run, when the kernels are not known.
     """
     started = time.perf_counter()
@@ -60,7 +64,8 @@ def check_file(
     try:
         if chosen.execution == "never":
             return _read_only(path, source, functions, chosen.preview)
-        with opened(path, source, functions, progress, chosen) as file:
+        ranks = on_ranks.as_rank(chosen, 0) if chosen.world_size else contextlib.nullcontext()
+        with ranks, opened(path, source, functions, progress, chosen) as file:
             report.diagnostics += file.diagnostics
             checks = _checked(file, config, progress or silent, known or {})
             if early is not None and any(check.recorder and not check.recorder.finished for check in checks):
@@ -71,10 +76,23 @@ def check_file(
             report.functions = _with_fixes(file, [check.report for check in checks])
             report.imports = _imported_files(file)
             report.diagnostics += torch_names.findings(_import_of_torch(file))
+        if chosen.world_size:
+            _on_ranks(path, source, report, chosen, progress or silent, until)
     except FileRefused as refusal:
         report.diagnostics.append(refusal.diagnostic)
     report.seconds = time.perf_counter() - started
     return report
+
+
+def _on_ranks(
+    path: str | Path, source: str | None, report: FileReport, config: Config, say: Progress, until: float
+) -> None:  # fmt: skip
+    try:
+        on_ranks.look(path, source, report.functions, config, say, until)
+    except Exception as error:  # a bug of ours must not lose the functions
+        if config.strict:
+            raise
+        report.diagnostics.append(diagnostics.make("FL112", None, what=describe(error)))
 
 
 def _checked(file: OpenFile, config: Config | None, say: Progress, known: Mapping[str, str]) -> list[FunctionCheck]:

@@ -85,7 +85,7 @@ def check_function(
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class Call:
     """The call that a check makes: ``inputs`` are what is given, ``stated`` what the report says of them."""
 
     annotated: Annotated
@@ -105,7 +105,7 @@ class _Call:
         return [diagnostics.make("FL921", place, what=what, origin=self.stated.source, inputs=self.stated.types)]
 
 
-def _planned(file: OpenFile, annotated: Annotated, config: Config | None, say: Progress) -> _Call | Diagnostic:
+def planned(file: OpenFile, annotated: Annotated, config: Config | None, say: Progress) -> Call | Diagnostic:
     """The call, or why there is none."""
     found = found_in(file, annotated)
     if isinstance(found, Diagnostic):
@@ -120,7 +120,7 @@ def _planned(file: OpenFile, annotated: Annotated, config: Config | None, say: P
     given = inputs.origin, inputs.args, inputs.kwargs, inputs.dynamic
     fingerprint = fingerprints.fingerprint(file.path, found.target, given, fingerprints.of_config(chosen))
     stated = told(inputs, found, evaluated, file.path)
-    return _Call(annotated, found, inputs, stated, chosen, evaluated, fingerprint)
+    return Call(annotated, found, inputs, stated, chosen, evaluated, fingerprint)
 
 
 def _for_device(config: Config, evaluated: Compiled | None) -> Config:
@@ -136,7 +136,7 @@ def _called(
     file: OpenFile, annotated: Annotated, config: Config | None, say: Progress, known: str, report: Report
 ) -> FunctionCheck:
     """Calls the function, unless a check ``known`` by its fingerprint said all; ``report`` is what to say where that fails."""
-    call = _planned(file, annotated, config, say)
+    call = planned(file, annotated, config, say)
     if isinstance(call, Diagnostic):
         report.diagnostics.append(call)
         return FunctionCheck(annotated, report)
@@ -170,7 +170,7 @@ def _called(
     return FunctionCheck(annotated, report)
 
 
-def _recorder(call: _Call, say: Progress) -> Recorder:
+def _recorder(call: Call, say: Progress) -> Recorder:
     name, inputs = call.annotated.qualname, call.inputs
     return api.called(
         call.found.target, inputs.args, inputs.kwargs, config=call.config, function=name, span=call.annotated.name_span,
@@ -178,7 +178,7 @@ def _recorder(call: _Call, say: Progress) -> Recorder:
     )  # fmt: skip
 
 
-def _wrong_guess(file: OpenFile, call: _Call, report: Report) -> Diagnostic | None:
+def _wrong_guess(file: OpenFile, call: Call, report: Report) -> Diagnostic | None:
     """That the function raised for inputs which nobody states: this says nothing of the program."""
     raised = next((d for d in report.diagnostics if d.code == "FL909"), None)
     guessed = call.stated.invented or (file.evaluation is not None and any(n.assumed for n in file.evaluation.notes))

@@ -599,7 +599,10 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
         def early(file: FileReport) -> None:
             send(wire.Event(request.id, "early", file=file))
 
-        file = check.check_file(request.path, request.source, request.functions, chosen, progress, request.known, early)
+        until = time.monotonic() + (request.limits.seconds * _TRIED_UNTIL or float("inf"))
+        file = check.check_file(
+            request.path, request.source, request.functions, chosen, progress, request.known, early, until
+        )
         send(wire.Event(request.id, "result", file=file))
 
 

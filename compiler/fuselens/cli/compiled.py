@@ -15,6 +15,8 @@ from ..record.report import FileReport
 from .progress import Progress, progress
 from .targets import Target, UsageError
 
+_OF_RANKS = ("ranks", "mesh", "ranks_per_host", "host_link", "network_link")
+
 
 def compiled(targets: list[Target], arguments: argparse.Namespace, **options: Any) -> list[FileReport]:
     """One report per file, in order. Several functions of one file are one request. ``options`` go before the arguments'."""
@@ -75,6 +77,9 @@ def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
         options["cxx"] = arguments.cxx
     if getattr(arguments, "execution", None) is not None:
         options["execution"] = arguments.execution
+    for name in _OF_RANKS:
+        if getattr(arguments, name, None) is not None:
+            options[name] = getattr(arguments, name)
     if getattr(arguments, "preview", False):
         options["preview"] = True
     if getattr(arguments, "dump", None) is not None:

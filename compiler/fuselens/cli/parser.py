@@ -134,6 +134,7 @@ def _check(command: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     command.add_argument("--update-baseline", action="store_true", help="write what there is to the baseline")
     command.add_argument("-j", "--jobs", type=_positive, default=1, help="files compiled at once (default 1)")
+    _rank_options(command)
     _compile_options(command)
     _report_options(command)
 
@@ -210,6 +211,24 @@ def _cache(command: argparse.ArgumentParser) -> None:
     prune.add_argument("--older-than", type=_days, metavar="DAYS", help="those that were not used for so many days")
     action("verify", caches.verify, "read every entry, and delete those that are damaged")
     action("clear", caches.clear, "delete all entries")
+
+
+def _rank_options(command: argparse.ArgumentParser) -> None:
+    usual = config.Config()
+    command.add_argument(
+        "--ranks", type=_positive, metavar="N",
+        help="look at functions as N ranks would run them, without any of them: collectives, memory, and where ranks differ",
+    )  # fmt: skip
+    command.add_argument("--mesh", metavar="NAME=N,…", help="how these ranks are laid out, such as data=8,tensor=8")
+    command.add_argument(
+        "--ranks-per-host", type=_positive, metavar="N", help=f"ranks of one host (default {usual.ranks_per_host})"
+    )
+    command.add_argument(
+        "--host-link", metavar="LINK", help=f'bandwidth and latency inside of a host (default "{usual.host_link}")'
+    )
+    command.add_argument(
+        "--network-link", metavar="LINK", help=f'the same between hosts (default "{usual.network_link}")'
+    )
 
 
 def _compile_options(command: argparse.ArgumentParser) -> None:

@@ -37,6 +37,8 @@ class Weightless(torch_private.RecordingMode):
         self._fakes = torch_private.fake_mode()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if any(map(torch_private.is_distributed, types)):
+            return NotImplemented  # its parts come by themselves
         kwargs = kwargs or {}
         tensors = list(_tensors((args, kwargs)))
         large = any(map(is_large, tensors)) if tensors else _makes_large(func, args)

@@ -106,7 +106,7 @@ def alike_on_ranks(call: Call, run: Run) -> Call:
             if name == "all_to_all_single":  # what each rank sends to which is its own
                 shape, rest = ["rows", *shape[1:]], []
             of = f"{value.dtype} {shape}".removeprefix("torch.") if isinstance(value, torch.Tensor) else "?"
-            told.setdefault(str(group), []).append(f"{name}({', '.join([of, *map(str, rest)])})")
+            told.setdefault(str(group), []).append(ranks.told(name, of, *rest))
     if not told:
         return call
     abouts = {group: "; ".join(texts) for group, texts in told.items()}

@@ -650,6 +650,32 @@ TABLE: dict[str, Entry] = {
             "Before a new graph communicates, its rank compares what it would do with what the others do. They have to do it alike.",
             "Look for what differs between ranks at that line: a branch, a shape, a model, a version. The process groups are closed.",
         ),
+        _e(
+            "FL931",
+            "ranks communicate",
+            "{what}{phase}: each rank {moved}, predicted {seconds}",
+            "Every rank of the group takes part here. The time is that of the faster of a ring and a tree on these links, without other "
+            "traffic: {hosts}.",
+            severity="information",
+        ),
+        _e(
+            "FL932",
+            "ranks would communicate differently",
+            "{what} would not communicate alike on all ranks: {why}",
+            "Ranks of a group have to make the same collectives in the same order, of the same types and shapes. Else they wait for each "
+            "other for ever. Nothing was sent to find this: {looked}.",
+            "Look for what differs between ranks at this line: a branch on the rank, a shape, the order of groups.",
+            severity="error",
+        ),
+        _e(
+            "FL933",
+            "what a rank holds",
+            "rank {rank} of {ranks} holds {memory}{sends}",
+            "{looked}. Parameters and gradients are the shards that the rank keeps. Buffers are parameters of other ranks that it has "
+            "gathered, at most at a time, and those in which gradients are reduced. What graphs hold is predicted: the most that each "
+            "holds, together.",
+            severity="information",
+        ),
     )
 }
 

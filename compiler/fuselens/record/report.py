@@ -333,6 +333,63 @@ class Inputs:
         return ", ".join(map(str, self.values)) or "none"
 
 
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """What ranks do together at one place of the program, ``calls`` times alike in a call of the function and its backward.
+    Bytes and seconds are those of one of them: what rank 0 sends and receives, and how long it is predicted to take."""
+
+    name: str  # "all_reduce"
+    group: str  # the name of the mesh's dimension, "all ranks", or those of the group
+    ranks: int  # of the group
+    hosts: int  # that these are on
+    of: str  # what a rank gives: "float32 [1024, 1024]"
+    phase: str  # "forward" | "backward"
+    sent: int
+    received: int
+    seconds: float
+    span: Span | None = None
+    calls: int = 1
+
+    @property
+    def text(self) -> str:
+        """``all_reduce of float32 [4, 16, 64] over tensor (8 ranks)``."""
+        group = f"all {self.ranks} ranks" if self.group == "all ranks" else f"{self.group} ({self.ranks} ranks)"
+        times = f"{self.calls} × " if self.calls > 1 else ""
+        return f"{times}{self.name}{f' of {self.of}' if self.of else ''} over {group}"
+
+
+@dataclass(frozen=True, slots=True)
+class RankMemory:
+    """Bytes that one rank holds. ``buffers`` are parameters of other ranks that it has gathered, at most at a time, and those in which
+    gradients are reduced; ``whole`` are the parameters as one process alone would hold them."""
+
+    rank: int
+    parameters: int
+    gradients: int
+    buffers: int
+    whole: int
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """What a function's call and its backward do on several ranks. ``looked_at`` are the ranks that were compared."""
+
+    ranks: int
+    mesh: dict[str, int] = field(default_factory=dict)
+    looked_at: tuple[int, ...] = ()
+    collectives: tuple[Collective, ...] = ()  # of rank 0
+    memory: tuple[RankMemory, ...] = ()
+
+    @property
+    def sent(self) -> int:
+        return sum(c.calls * c.sent for c in self.collectives)
+
+    @property
+    def seconds(self) -> float:
+        """Predicted, one collective after the other."""
+        return sum(c.calls * c.seconds for c in self.collectives)
+
+
 @dataclass(slots=True)
 class Report:
     """Everything that one compilation of one annotated function produced."""
@@ -356,6 +413,7 @@ class Report:
         False  # the caller's report of this fingerprint holds: no more than ``inputs`` and FL921 is in this one
     )
     inputs: Inputs | None = None  # of the call that was compiled; None where there was none
+    communication: Communication | None = None  # where ranks were asked for
 
     @property
     def kernels(self) -> list[Kernel]:

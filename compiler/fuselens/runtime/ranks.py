@@ -28,6 +28,16 @@ _PATIENCE = 25.0  # seconds for a rank that starts no such graph
 _FAILED = "fuselens/failed"
 
 
+def told(name: str, of: str, *rest: object) -> str:
+    """A collective in a few words: ``all_reduce(float32 [4], sum)``."""
+    return f"{name}({', '.join([of, *map(str, rest)])})"
+
+
+def difference(rank: int, about: str, other: int, others: str) -> str:
+    """What two ranks would do, where that is not the same."""
+    return f"rank {rank} would do {about or 'nothing'}, and rank {other} {others or 'nothing'}"
+
+
 class RanksDiffer(Exception):
     """Ranks would not communicate alike, or one of them is gone."""
 
@@ -85,10 +95,8 @@ class Ranks:
         if started < mine.started:
             return False
         if started == mine.started and about != mine.about:
-            raise self._fail(
-                f"rank {self._rank} would do {mine.about or 'nothing'}, and rank {rank} {about or 'nothing'}, as call {started} of a graph "
-                f"on group {group}"
-            )
+            differ = difference(self._rank, mine.about, rank, about)
+            raise self._fail(f"{differ}, as call {started} of a graph on group {group}")
         return True
 
     def _fail(self, why: str) -> RanksDiffer:

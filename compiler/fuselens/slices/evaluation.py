@@ -37,12 +37,12 @@ from ..inputs.weightless import Weightless
 from ..source.discovery import Annotated, SourceModule
 from ..system import source_text
 from ..system.console import quiet
+from ..system.replacing import replaced
 from ..system.signatures import signature
 from . import project, rewriting, stand_ins, vision
 from .devices import OnThisMachine
 from .inferred import Call, completed
 from .rewriting import Leads
-from .stand_ins import replaced
 from .unknown import Unknown, UnknownUsed, assumed_as, first_unknown, why_of
 
 LONGEST_SECONDS = 8.0

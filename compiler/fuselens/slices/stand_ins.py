@@ -19,6 +19,8 @@ import torch
 from torch import nn
 
 from .. import sandbox, torch_private
+from ..ranks import world
+from ..system.replacing import replaced
 from . import command_lines, trainers
 from .devices import is_here
 from .unknown import ASSUMED_SIZE, Unknown, assumed, first_unknown, is_unknown, why_of
@@ -46,22 +48,6 @@ def in_place(modules: frozenset[str], note: Noted) -> Iterator[None]:
         *trainers.in_place(modules), *command_lines.in_place(modules),
     ):  # fmt: skip
         yield
-
-
-@contextlib.contextmanager
-def replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
-    """Attributes have other values in the block: each is an owner, a name and a value."""
-    before = [vars(owner).get(name, _ABSENT) for owner, name, _ in changes]
-    for owner, name, value in changes:
-        setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        for (owner, name, _), value in zip(changes, before, strict=True):
-            if value is _ABSENT:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, value)
 
 
 def _nothing() -> Any:
@@ -359,8 +345,19 @@ def _first(module: Any, *_: Any, **__: Any) -> Any:
 
 
 def _one_process(modules: frozenset[str]) -> Iterator[tuple[Any, str, Any]]:
-    """Nobody is connected to: a group of processes has this one, and what is spread over it stays whole."""
-    distributed = torch.distributed
+    """Nobody is connected to: a group of processes has this one, and what is spread over it stays whole. A check for several ranks
+    has groups of its own."""
+    distributed, here = torch.distributed, world.now()
+    multiprocessing: Any = torch.multiprocessing
+
+    def spawn(fn: Any, args: Any = (), *_: Any, **__: Any) -> None:
+        fn(here.rank if here is not None else 0, *args)
+
+    yield multiprocessing, "spawn", spawn
+    yield multiprocessing, "Process", _Here
+    yield importlib.import_module("multiprocessing"), "Process", _Here
+    if here is not None:
+        return
     yield torch.nn.parallel, "DistributedDataParallel", _OneOfOne
     yield importlib.import_module("torch.nn.parallel.distributed"), "DistributedDataParallel", _OneOfOne
     if not distributed.is_available():
@@ -378,14 +375,6 @@ def _one_process(modules: frozenset[str]) -> Iterator[tuple[Any, str, Any]]:
     ]
     for owner in meshes:
         yield owner, "init_device_mesh", lambda *_, **__: Unknown("meshes of devices are not made")
-    multiprocessing: Any = torch.multiprocessing
-
-    def spawn(fn: Any, args: Any = (), *_: Any, **__: Any) -> None:
-        fn(0, *args)
-
-    yield multiprocessing, "spawn", spawn
-    yield multiprocessing, "Process", _Here
-    yield importlib.import_module("multiprocessing"), "Process", _Here
     if "fsdp" in modules:
         fsdp: Any = importlib.import_module("torch.distributed.fsdp")
         yield fsdp, "FullyShardedDataParallel", _OneOfOne

@@ -62,6 +62,15 @@ from .cuda import (
     watch_streams,
 )
 from .fake_inputs import differs, fake_of_layout, fake_static, fake_symbolic, real_of, run_on_meta
+from .fake_ranks import (
+    arguments_of,
+    fake_ranks,
+    group_of,
+    in_backward,
+    is_distributed,
+    lines_of_forward,
+    reduction_of,
+)
 from .fake_results import FakeResults
 from .fake_tensors import (
     FAKE_DATA_ERRORS,

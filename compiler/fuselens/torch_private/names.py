@@ -45,6 +45,7 @@ SPEED = "a part of the speed of compiling"
 COLLECTIVES = "torch.distributed's collectives in graphs"
 WRAPPERS = "classes with __torch_dispatch__ in graphs"
 ARRAYS = "numpy's arrays in graphs"
+RANKS = "ranks that are not there"
 NOTHING = "nothing"
 
 
@@ -316,6 +317,14 @@ TABLE: dict[str, Name] = {
         _n("active_ddp", "torch.nn.parallel.DistributedDataParallel._get_active_ddp_module", "whose buckets a backward fills",
            COLLECTIVES, Returns(None)),
         _n("first_bucket", "torch.distributed._DEFAULT_FIRST_BUCKET_BYTES", "how large the first bucket is", COLLECTIVES, Returns(None)),
+        # --- ranks that are not there
+        _n("fake_store", "torch.testing._internal.distributed.fake_pg.FakeStore", "makes the backend that communicates nothing", RANKS),
+        _n("finished_work", _C + "_distributed_c10d._create_work_from_future", "what a reduction returns there", RANKS),
+        _n("forget_layouts", "torch.distributed.tensor.debug._clear_sharding_prop_cache", "layouts know the groups of a rank", RANKS,
+           Returns(None)),
+        _n("forget_moves", "torch.distributed.tensor._redistribute._gen_transform_infos", "the same", RANKS),
+        _n("graph_task", _C + "_current_graph_task_id", "whether a backward runs", RANKS, Returns(-1)),
+        _n("running_node", _C + "_current_autograd_node", "which line a step of the backward is of", RANKS, Returns(None)),
         # --- autograd
         _n("saved_hooks", _C + "_autograd._top_saved_tensors_default_hooks", "whether hooks see what autograd saves", COMPILING),
         _n("ignore_saved_hooks", _C + "_autograd._saved_tensors_hooks_set_tracing", "keeps them from seeing what we trace", COMPILING),
@@ -379,6 +388,7 @@ ATTRIBUTES: dict[str, str] = {
     "_call_impl": "what calls a module",
     "_current_level": "whether tensors may carry tangents of forward-mode differentiation",
     "_cdata": "where a tensor's or storage's object of C++ is",
+    "_destroy": "takes the rules of a library of operators back",
     "_dispatch_impl": "what a fake mode does behind its cache",
     "_disallowed_callable_ids": "functions that a program excluded from torch.compile",
     "_expr": "the expression that a symbolic size was made with",

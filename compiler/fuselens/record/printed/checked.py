@@ -16,6 +16,7 @@ from ..report import Diagnostic, FileReport, Report, Span
 Status = Literal["whole", "with breaks", "eager in part", "not compiled"]
 STATUSES: tuple[Status, ...] = ("whole", "with breaks", "eager in part", "not compiled")
 _LISTED = ("error", "warning")
+_ASKED_FOR = ("FL931", "FL933")  # what ranks do, where they were asked for
 _LONGEST_NAME = 40
 _LEVELS = {"error": "error", "warning": "warning", "information": "notice", "hint": "notice"}
 DECORATE = "no function of it is compiled: decorate one with @fuselens.compile"
@@ -35,7 +36,7 @@ def listed(report: Report) -> list[Diagnostic]:
     found = [d for d in report.diagnostics if d.severity in _LISTED]
     if status(report) == "not compiled" and not found and not report.breaks:
         found = report.diagnostics[:1]
-    found += [d for d in report.diagnostics if d.predicted and d not in found]
+    found += [d for d in report.diagnostics if (d.predicted or d.code in _ASKED_FOR) and d not in found]
     return _by_place([*report.breaks, *found])
 
 
