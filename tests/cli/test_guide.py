@@ -32,7 +32,7 @@ def pattern(lines: list[str]) -> str:
     )
 
 
-@pytest.mark.parametrize(("guide", "least"), [("debugging", 15), ("migrating", 1)])
+@pytest.mark.parametrize(("guide", "least"), [("debugging", 15), ("migrating", 1), ("distributed", 2)])
 def test_a_guide(guide: str, least: int, tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("FUSELENS_", "OMP_"))}
     environment["FUSELENS_CACHE_DIR"] = str(tmp_path / "cache")

@@ -286,6 +286,7 @@ async def test_what_is_wrong_with_settings_is_told_once(wire):
     """All of it in one message; again only where it is something else."""
     await wire.begin()
     wrong = {"timeout": [], "memoryLimit": 1.5, "target": "tpu", "codeLens": "yes", "allowedFolders": {}, "live": None}
+    wrong["mesh"] = "data"
     for settings in (wrong, wrong, wrong | {"warmFiles": 0}, wrong):
         wire.send("workspace/didChangeConfiguration", {"settings": settings})
     wire.send("workspace/symbol", {"query": ""}, id=1)
@@ -298,6 +299,9 @@ async def test_what_is_wrong_with_settings_is_told_once(wire):
     assert 'fuselens.target is "tpu"' in first
     assert "Used instead: auto." in first
     assert 'fuselens.codeLens is "yes", but takes true or false. Used instead: true.' in first
+    assert (
+        'fuselens.mesh is "data", but takes names and sizes, such as data=8,tensor=8. Used instead: no ranks.' in first
+    )
     assert "fuselens.allowedFolders is {}, but takes a list. Used instead: no folder." in first
     assert second == "fuselens.warmFiles is 0, but takes true or false. Used instead: true."
 

@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)
 
 FILE = GOOD.replace("import torch", "import time\nimport torch")
 SLOW = FILE.replace("    return torch.ones(8)", "    time.sleep(60)\n    return torch.ones(8)")
+COMMUNICATES = FILE.replace("    return x * b", "    torch.distributed.all_reduce(x)\n    return x * b")
 LARGE = FILE.replace("    return torch.ones(8)", "    held = torch.ones(1 << 29)  # 2 GiB\n    return torch.ones(8)")
 
 Look = Callable[[Any], Awaitable[Any]]
@@ -32,6 +33,16 @@ Look = Callable[[Any], Awaitable[Any]]
 
 async def codes(file: Any, text: str = FILE) -> set[str]:
     return {str(found.code) for found in await file.save(text)}
+
+
+async def collectives(file: Any) -> list[tuple[str, str]]:
+    """What is said of what ranks do, and the line that it is said at."""
+    lines = COMMUNICATES.splitlines()
+    return [
+        (lines[d.range.start.line].strip(), d.message)
+        for d in await file.save(COMMUNICATES)
+        if str(d.code) == "FL931" and d.severity == lsp.DiagnosticSeverity.Information
+    ]
 
 
 async def kernels(file: Any) -> set[str]:
@@ -70,6 +81,15 @@ EFFECTS: dict[str, tuple[Any, Look, Callable[[Any], bool], Callable[[Any], bool]
     ),
     "target": ("cuda:sm_90", kernels, lambda seen: "cpp" in str(seen), lambda seen: "cpp" not in str(seen)),
     "execution": ("never", codes, lambda seen: "FL923" not in seen, lambda seen: "FL923" in seen),
+    "mesh": (
+        "data=2,tensor=8",
+        collectives,
+        lambda seen: seen == [],
+        lambda seen: (
+            [(line, message.partition(":")[0]) for line, message in seen]
+            == [("torch.distributed.all_reduce(x)", "all_reduce of float32 [8] over all 16 ranks")]
+        ),
+    ),
     "codeLens": (False, lambda file: file.titles(), bool, lambda seen: seen == []),
     "codeLensShow": (
         ["run"],

@@ -161,7 +161,7 @@ def _complete(report: Report, ranks: dict[int, _Seen], mesh: dict[str, int], con
         looked += f", until rank 0 raised {ranks[0].raised}"
     report.diagnostics += [_told(c, report, network) for c in found.collectives]
     report.diagnostics += _differences(report, ranks, looked)
-    if memory:
+    if memory and (found.collectives or any(held.parameters for held in memory)):
         report.diagnostics.append(_held(report, found, looked))
 
 

@@ -144,6 +144,7 @@ def _explain(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--format", choices=("text", "json"), default="text", help="json: the reports (see `fuselens schema`)"
     )
+    _rank_options(command)
     _compile_options(command)
     _report_options(command)
 

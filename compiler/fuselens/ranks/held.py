@@ -32,11 +32,10 @@ class Held:
 
     def __init__(self, modules: list[torch.nn.Module]) -> None:
         self._parts = list(dict.fromkeys(part for module in modules for part in module.modules()))
-
         fsdp: Any = sys.modules.get("torch.distributed.fsdp")
-        for part in self._parts:  # an evaluation may have ended inside of it
-            if fsdp is not None and isinstance(part, fsdp.FSDPModule):
-                part.reshard()
+        sharded: list[Any] = [part for part in self._parts if fsdp is not None and isinstance(part, fsdp.FSDPModule)]
+        for part in sharded:
+            part.reshard()  # an evaluation may have ended inside of it
         self._at_rest = {where: _local(p) for where, p in self._parameters()}
         self._most = 0
 

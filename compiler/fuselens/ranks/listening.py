@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import linecache
 import sys
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -89,9 +90,18 @@ class Listening(torch_private.RecordingMode):
         super().__init__()
         self.heard: list[Heard] = []
         self._world, self._each = world, each
+        self._listener: Any = None  # the frame that listens: what is outside of it is none of the program's
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        if any(map(torch_private.is_distributed, types)):  # they say what they do by operators of plain tensors
+    def __enter__(self) -> Any:
+        self._listener = sys._getframe(1)
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> Any:
+        self._listener = None
+        return super().__exit__(*error)
+
+    def __torch_dispatch__(self, func: Any, kinds: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if any(map(torch_private.is_distributed, kinds)):  # they say what they do by operators of plain tensors
             return NotImplemented
         kind = _KINDS.get(str(func).rpartition(".")[0])
         if kind is not None:
@@ -113,7 +123,9 @@ class Listening(torch_private.RecordingMode):
         phase = "backward" if torch_private.in_backward() else "forward"
         moved = sent_and_received(name, size, len(ranks), root)
         about = told(name, alike, *rest)
-        self.heard.append(Heard(name, self._world.group(group), ranks, of, about, size, *moved, phase, _stack()))
+        self.heard.append(
+            Heard(name, self._world.group(group), ranks, of, about, size, *moved, phase, _stack(self._listener))
+        )
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
@@ -135,18 +147,18 @@ def _described(tensors: list[torch.Tensor]) -> str:
 # --- where ------------------------------------------------------------------------------------------------------------
 
 
-def _stack() -> tuple[Frame, ...]:
-    """The program's calls that lead here; in a backward those of the forward, where they are known."""
+def _stack(listener: types.FrameType) -> tuple[Frame, ...]:
+    """The program's calls that lead from the listener to here; in a backward those of the forward, where they are known."""
+    forward = torch_private.lines_of_forward()
+    ours = max((k for k, (file, *_) in enumerate(forward) if file == listener.f_code.co_filename), default=-1)
     known = [
-        Frame(function, _line(file, line))
-        for file, line, function in torch_private.lines_of_forward()
-        if not is_installed(file)
+        Frame(function, _line(file, line)) for file, line, function in forward[ours + 1 :] if not is_installed(file)
     ]
     if known:
         return tuple(known[-_DEEPEST:])
     found: list[Frame] = []
     frame = sys._getframe(2)
-    while frame is not None and len(found) < _DEEPEST:
+    while frame is not listener and frame is not None and len(found) < _DEEPEST:
         if not is_installed(frame.f_code.co_filename):
             found.append(Frame(frame.f_code.co_qualname, _of_frame(frame)))
         frame = frame.f_back  # type: ignore[assignment]

@@ -202,6 +202,7 @@ from .surroundings import (
     dual_level_active,
     exit_all,
     exit_context,
+    fakes_are_made,
     float32_precision,
     float32_precisions,
     functorch_active,

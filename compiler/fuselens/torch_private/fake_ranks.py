@@ -99,5 +99,5 @@ def reduction_of(value: Any) -> str:
     """The name of a reduction, as it is given to operators."""
     if isinstance(value, str):
         return value
-    kinds = distributed.ReduceOp.RedOpType.__members__.items()
-    return next((name.lower() for name, kind in kinds if int(kind) == value.op()), "?")
+    kinds: Any = distributed.ReduceOp.RedOpType
+    return next((name.lower() for name, kind in kinds.__members__.items() if int(kind) == value.op()), "?")

@@ -349,6 +349,11 @@ def recording() -> bool:
     return any(isinstance(m, RecordingMode) for m in private.dispatch_modes())
 
 
+def fakes_are_made() -> bool:
+    """Whether operators run under a mode of fake tensors."""
+    return any(isinstance(m, private.FakeTensorMode) for m in private.dispatch_modes())
+
+
 # --- torch.distributed ------------------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ export interface ServerSettings {
   memoryLimit: number;
   target: string;
   execution: string;
+  mesh: string;
   codeLens: boolean;
   codeLensShow: string[];
   inlayHints: boolean;
@@ -22,6 +23,7 @@ export const SETTINGS = [
   { name: "memoryLimit", key: "memoryLimit", fallback: 8192 },
   { name: "target", key: "target", fallback: "auto" },
   { name: "execution", key: "execution", fallback: "slice" },
+  { name: "mesh", key: "mesh", fallback: "" },
   { name: "codeLens", key: "codeLens.enabled", fallback: true },
   { name: "codeLensShow", key: "codeLens.show", fallback: ["run", "graphs", "kernels", "code", "ir", "debug", "inlined", "lastRun"] },
   { name: "inlayHints", key: "inlayHints.enabled", fallback: true },

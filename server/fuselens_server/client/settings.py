@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fuselens.config import TARGET, TARGETS
+from fuselens.config import TARGET, TARGETS, mesh_of
 from fuselens.record.wire import Limits
 
 from .messages import CLIENT_ACTIONS, SERVER_ACTIONS, Actions
@@ -35,6 +35,7 @@ class Settings:
     memory_limit: int = 8192  # MiB for one file
     target: str = ""  # "cpu", "cuda:sm_90", …; empty: the compiler's choice
     execution: str = "slice"  # what a check may execute of a file: "slice", "import" or "never"
+    mesh: str = ""  # ranks that a check looks at functions for, such as "data=8,tensor=8"; empty: none
     code_lens: bool = True
     code_lens_show: tuple[str, ...] = tuple(LENSES)  # the kinds of lenses that are shown
     inlay_hints: bool = True
@@ -60,8 +61,9 @@ class Settings:
 
     @property
     def options(self) -> dict[str, Any]:
-        chosen = {"target": self.target} if self.target else {}
-        return chosen if self.execution == "slice" else {**chosen, "execution": self.execution}
+        usual = Settings()
+        names = ("target", "execution", "mesh")
+        return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(usual, name)}
 
     def allows(self, path: str) -> bool:
         """Whether the file may be run, which compiling it does."""
@@ -140,6 +142,12 @@ DECLARED = (
             "never": "Nothing is executed: graph breaks are predicted from the source, and your own runs are shown.",
         },
         editor="execution",
+    ),
+    Declared(
+        "mesh", "mesh", (str,),
+        "Ranks that functions are looked at for, by dimensions of their mesh, such as `data=8,tensor=8`: their collectives, what a rank "
+        "holds, and where ranks differ are shown. No other process is needed. Empty: none.",
+        editor="mesh",
     ),
     Declared(
         "code_lens", "codeLens", (bool,),
@@ -223,6 +231,8 @@ def read(values: Any, base: Settings | None = None) -> tuple[Settings, list[str]
             problems.append(_refused(declared, value, wanted, base))
         elif attribute == "target" and not TARGET.fullmatch(str(value or "auto")):
             problems.append(_refused(declared, value, TARGETS, base))
+        elif attribute == "mesh" and not _is_mesh(str(value)):
+            problems.append(_refused(declared, value, "names and sizes, such as data=8,tensor=8", base))
         elif isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
             problems.append(_refused(declared, value, "more than 0", base))
         else:
@@ -231,7 +241,12 @@ def read(values: Any, base: Settings | None = None) -> tuple[Settings, list[str]
 
 
 _KINDS: dict[type, str] = {str: "text", bool: "true or false", int: "a whole number", float: "a number", list: "a list"}
-_UNSET = {"allowedFolders": "no folder", "target": "auto", "interpreter": "the Python that runs the server"}
+_UNSET = {
+    "allowedFolders": "no folder",
+    "mesh": "no ranks",
+    "target": "auto",
+    "interpreter": "the Python that runs the server",
+}
 
 
 def _refused(declared: Declared, value: Any, wanted: str, base: Settings) -> str:
@@ -257,6 +272,14 @@ def _unknown(declared: Declared, value: Any) -> list[Any]:
     """What is none of the setting's choices."""
     given = value if isinstance(value, list | tuple) else [value]
     return [part for part in given if part not in list(declared.choices)] if declared.choices else []
+
+
+def _is_mesh(value: str) -> bool:
+    try:
+        mesh_of(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _folders(value: Any) -> tuple[tuple[str, ...], list[Any]]:
