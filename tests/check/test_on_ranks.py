@@ -117,8 +117,10 @@ def test_distributed_data_parallel(written: Written) -> None:
     report = report_of(written(MODEL + program + STEP))
     assert counted(report) == {("all_reduce", "all ranks", "backward", 2 * 63 * ALL * 4 // 64): 1}
     assert codes(report) == ["FL931", "FL933"]
+    graphs = sum(max(step.bytes for step in graph.memory) for graph in report.captured)
     for held in report.communication.memory:  # type: ignore[union-attr]
         assert (held.parameters, held.gradients, held.buffers, held.whole) == (ALL * 4,) * 4
+        assert held.graphs == graphs > 0 and held.peak == 3 * ALL * 4 + graphs
 
 
 def test_tensor_parallel(written: Written) -> None:

@@ -153,7 +153,9 @@ def _backward(result: Any) -> None:
 
 def _complete(report: Report, ranks: dict[int, _Seen], mesh: dict[str, int], config: Config) -> None:
     network = Network.of(config)
-    memory = tuple(seen.memory for seen in ranks.values() if seen.memory is not None)
+    graphs = sum(max((step.bytes for step in graph.memory), default=0) for graph in report.captured)
+    held = (seen.memory for seen in ranks.values() if seen.memory is not None)
+    memory = tuple(dataclasses.replace(m, graphs=graphs) for m in held)
     found = Communication(config.world_size, mesh, tuple(ranks), _collectives(ranks[0].heard, network), memory)
     report.communication = found
     looked = f"{len(ranks)} of {found.ranks} ranks were looked at"
@@ -161,7 +163,7 @@ def _complete(report: Report, ranks: dict[int, _Seen], mesh: dict[str, int], con
         looked += f", until rank 0 raised {ranks[0].raised}"
     report.diagnostics += [_told(c, report, network) for c in found.collectives]
     report.diagnostics += _differences(report, ranks, looked)
-    if memory and (found.collectives or any(held.parameters for held in memory)):
+    if memory and (found.collectives or any(m.parameters for m in memory)):
         report.diagnostics.append(_held(report, found, looked))
 
 
@@ -190,17 +192,16 @@ def _told(one: Collective, report: Report, network: Network) -> Diagnostic:
 
 def _held(report: Report, found: Communication, looked: str) -> Diagnostic:
     """Of the rank that holds most."""
-    most = max(found.memory, key=lambda m: m.parameters + m.gradients + m.buffers)
-    graphs = sum(max((step.bytes for step in graph.memory), default=0) for graph in report.captured)
-    text = live_memory.bytes_text
+    text, most = live_memory.bytes_text, max(found.memory, key=lambda m: m.peak)
     whole = f" (of {text(most.whole)})" if most.whole != most.parameters else ""
-    parts = [f"{text(most.parameters)} of parameters{whole}"] if most.parameters else []
-    parts += [f"{text(most.gradients)} of gradients"] if most.gradients else []
-    parts += [f"{text(most.buffers)} of buffers"] if most.buffers else []
-    parts += [f"{text(graphs)} in graphs"] if graphs else []
+    parts = {
+        f"of parameters{whole}": most.parameters, "of gradients": most.gradients, "of buffers": most.buffers, "in graphs": most.graphs,
+    }  # fmt: skip
+    told = ", ".join(f"{text(count)} {what}" for what, count in parts.items() if count)
     sends = f"; it sends {text(found.sent)}, predicted {views.seconds_text(found.seconds)}" if found.collectives else ""
     return diagnostics.make(
-        "FL933", report.span, rank=most.rank, ranks=found.ranks, memory=", ".join(parts) or "nothing", sends=sends, looked=looked
+        "FL933", report.span, rank=most.rank, ranks=found.ranks, peak=text(most.peak), memory=f": {told}" if told else "",
+        sends=sends, looked=looked,
     )  # fmt: skip
 
 

@@ -670,7 +670,7 @@ TABLE: dict[str, Entry] = {
         _e(
             "FL933",
             "what a rank holds",
-            "rank {rank} of {ranks} holds {memory}{sends}",
+            "rank {rank} of {ranks} holds {peak} at most{memory}{sends}",
             "{looked}. Parameters and gradients are the shards that the rank keeps. Buffers are parameters of other ranks that it has "
             "gathered, at most at a time, and those in which gradients are reduced. What graphs hold is predicted: the most that each "
             "holds, together.",

@@ -361,13 +361,20 @@ class Collective:
 @dataclass(frozen=True, slots=True)
 class RankMemory:
     """Bytes that one rank holds. ``buffers`` are parameters of other ranks that it has gathered, at most at a time, and those in which
-    gradients are reduced; ``whole`` are the parameters as one process alone would hold them."""
+    gradients are reduced; ``graphs`` is the most that each graph is predicted to hold, together, as of rank 0; ``whole`` are the
+    parameters as one process alone would hold them."""
 
     rank: int
     parameters: int
     gradients: int
     buffers: int
     whole: int
+    graphs: int = 0
+
+    @property
+    def peak(self) -> int:
+        """The most at a time, where all of it is held at once."""
+        return self.parameters + self.gradients + self.buffers + self.graphs
 
 
 @dataclass(frozen=True, slots=True)
