@@ -368,3 +368,35 @@ def test_completion(tmp_path: Path, typed: str, offered: list[str]) -> None:
     }
     done = fuselens(COMP_POINT=str(len(typed)), COMP_TYPE="9", **shell)
     assert (done.returncode, [word.strip() for word in out.read_text().splitlines()]) == (0, offered)
+
+
+# --- ranks ------------------------------------------------------------------------------------------------------------
+
+REDUCES = GOOD.replace("    return x * 2", "    y = x * 2\n    torch.distributed.all_reduce(y)\n    return y").replace(
+    "import fuselens\n", "import fuselens\nimport torch\n"
+)
+
+
+def test_collectives_are_findings_of_sarif(tmp_path: Path) -> None:
+    path = tmp_path / "reduces.py"
+    path.write_text(REDUCES)
+    done = fuselens("check", path, "--mesh", "data=4", "--ranks-per-host", 2, "--format", "sarif")
+    assert done.returncode == 0, done.stderr
+    found = {r["ruleId"]: r for r in json.loads(done.stdout)["runs"][0]["results"]}
+    assert found["FL931"]["level"] == "note"
+    said = "all_reduce of float32 [16] over data (4 ranks): each rank sends and receives 96 B, predicted 34.8 µs"
+    assert found["FL931"]["message"]["text"].startswith(said)
+    assert found["FL931"]["locations"][0]["physicalLocation"]["region"]["startLine"] == 9
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--mesh", "data"], "mesh is 'data': give names and sizes, such as data=8,tensor=8"),
+        (["--mesh", "data=8", "--ranks", "9"], "ranks is 9: give as many as the mesh data=8 has"),
+        (["--ranks", "8", "--host-link", "fast"], "a link is 'fast': give bandwidth and latency"),
+    ],
+)
+def test_ranks_that_there_cannot_be(options: list[str], why: str, good: Path) -> None:
+    done = fuselens("check", good, *options)
+    assert done.returncode == 2 and why in done.stderr
