@@ -72,7 +72,9 @@ def _cell(target: Any, args: Arguments) -> Any:
         if given is None:
             found.append(None)
         elif type(given) is torch_private.FakeTensor and not _is_symbolic(given):
-            found.append((given.dtype, given.device, given.shape, given.stride(), given.requires_grad, given.is_inference()))
+            found.append(
+                (given.dtype, given.device, given.shape, given.stride(), given.requires_grad, given.is_inference())
+            )
         else:
             return None
     return tuple(found)

@@ -118,7 +118,7 @@ class _Borders:
                 grad = node.args[0]
             elif is_state(node):
                 depth += 1 if isinstance(node.target, torch_private.EnterContext) else -1
-            self._entered.append(depth > 0 or grad != grad_enabled)
+            self._entered.append(depth > 0 or grad is not grad_enabled)
 
     def shifted(self, start: int, period: int, count: int, high: int) -> tuple[int, int, int]:
         """The same run, begun where least passes from one repetition to the next; it ends before ``high``."""
@@ -177,7 +177,14 @@ def _callable(called: Any) -> Any:
     if type(called) is torch_private.EnterContext:
         return torch_private.EnterContext, _callable(called.maker)
     if type(called) is Operator:
-        return Operator, called.__name__, called.recomputed, called.policy, _callable(called.run), *map(_body, called.bodies)
+        return (
+            Operator,
+            called.__name__,
+            called.recomputed,
+            called.policy,
+            _callable(called.run),
+            *map(_body, called.bodies),
+        )
     if type(called) is functools.partial:
         return functools.partial, _callable(called.func), _constant(called.args), _constant(called.keywords)
     if type(called) is types.FunctionType and called.__closure__:
