@@ -44,10 +44,10 @@ def repeats(nodes: Sequence[fx.Node], least: int, grad_enabled: bool) -> list[Un
         if found is None or (found[2] - 1) * found[1] * largest < least:
             continue
         start, period, count = borders.shifted(*found, high)
+        ranges += [(low, start), (start + period * count, high)]
         size = sum(map(_weight, nodes[start : start + period]))
         together = math.ceil(_SMALLEST / size)  # short ones are one part, several of them
         period, count = period * together, count // together
-        ranges += [(low, start), (start + period * count, high)]
         if (count - 1) * size * together >= least and any(map(_is_heavy, nodes[start : start + period])):
             stretches.append((start, period, count))
     units, at, saved = list[Unit](), 0, 0
@@ -82,8 +82,8 @@ def _rest(nodes: Sequence[fx.Node]) -> list[Unit]:
 
 
 def _longest(kinds: Sequence[int], low: int, high: int) -> tuple[int, int, int] | None:
-    """(start, period, slack) as (first node, nodes of a repetition, repetitions) of the run between ``low`` and ``high`` that
-    saves most. The run may go on for a part of a repetition."""
+    """The first node, the nodes of a repetition, and the repetitions of the run between ``low`` and ``high`` that saves most. The run
+    may go on for a part of a repetition."""
     last, distances = dict[int, int](), Counter[int]()
     for i in range(low, high):
         if (before := last.get(kinds[i])) is not None:
