@@ -151,7 +151,7 @@ def main() -> None:
                 times: dict[str, list[float]] = {s: [] for s in systems}
                 for _ in range(options.rounds):
                     for s, call in calls.items():
-                        times[s].append(_seconds(lambda call=call: call(*given), options.device))  # type: ignore[misc]
+                        times[s].append(_seconds(functools.partial(call, *given), options.device))
             wanted = results[systems[0]].float()
             differs = (results[systems[-1]].float() - wanted).abs().max() / wanted.abs().max()
             line = f"{name:26}"
