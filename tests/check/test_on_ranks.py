@@ -251,6 +251,32 @@ def test_without_ranks_nothing_is_said(written: Written) -> None:
     assert report.communication is None and not codes(report)
 
 
+def test_a_first_rank_that_calls_it_for_something_else(written: Written) -> None:
+    """Rank 0 alone evaluates the model, without gradients: this is no difference of what the model communicates."""
+    program = """
+def main():
+    dist.init_process_group("nccl")
+    gpt = fuselens.compile(DistributedDataParallel(Gpt()))
+    x = torch.zeros(2, 16, dtype=torch.long)
+    if dist.get_rank() == 0:
+        with torch.no_grad():
+            gpt(x, x)
+        return
+    gpt(x, x)
+
+main()
+"""
+    assert "FL932" not in codes(report_of(written(MODEL + program), target="cpu"))
+
+
+def test_large_buckets_of_gradients(written: Written) -> None:
+    program = "net = DistributedDataParallel(nn.Linear(2048, 2048, bias=False))\n"
+    step = "\n@fuselens.compile(example_inputs=lambda: (torch.ones(2, 2048),))\ndef step(x):\n    return net(x)\n"
+    report = report_of(written(MODEL + program + step))
+    assert counted(report) == {("all_reduce", "all ranks", "backward", 2 * 63 * 2048 * 2048 * 4 // 64): 1}
+    assert "raised" not in next(d.explanation for d in report.diagnostics if d.code == "FL933")
+
+
 # --- ranks that differ ------------------------------------------------------------------------------------------------
 
 SAME = """

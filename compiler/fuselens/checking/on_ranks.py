@@ -40,11 +40,12 @@ _SECONDS = 2.0  # for ranks that need not be looked at
 
 @dataclass(slots=True)
 class _Seen:
-    """What one function did on one rank. ``raised`` ended it."""
+    """What one function did on one rank. ``raised`` ended it; ``call`` is which of the program's calls it was."""
 
     heard: list[Heard] = field(default_factory=list)
     memory: RankMemory | None = None
     raised: str = ""
+    call: object = None
 
 
 @dataclass(slots=True)
@@ -124,6 +125,7 @@ def _run(call: Call, here: world.World) -> _Seen:
     around = call.evaluated.around if call.evaluated is not None else None
     surroundings = around.again() if around else contextlib.nullcontext()
     with surroundings, api.set_stance("force_eager"), _lines_are_kept(), Weightless(), listening:
+        seen.call = call.stated.origin, call.stated.file, call.stated.line, torch.is_grad_enabled()
         try:
             _backward(target(*call.inputs.args, **call.inputs.kwargs))
         except (Exception, sandbox.Refused, SystemExit) as error:  # noqa: BLE001  the program may raise anything
@@ -182,7 +184,8 @@ def _collectives(heard: list[Heard], network: Network) -> tuple[Collective, ...]
 
 def _told(one: Collective, report: Report, network: Network) -> Diagnostic:
     sent, received = (live_memory.bytes_text(one.calls * n) for n in (one.sent, one.received))
-    moved = f"sends and receives {sent}" if sent == received else f"sends {sent} and receives {received}"
+    alike = f"each rank sends and receives {sent}"
+    moved = alike if sent == received else f"rank 0 sends {sent} and receives {received}"
     hosts = "all ranks of it are on one host" if one.hosts == 1 else f"its ranks are on {one.hosts} hosts"
     return diagnostics.make(
         "FL931", one.span or report.span, what=one.text, phase=" in the backward" if one.phase == "backward" else "",
@@ -213,7 +216,7 @@ def _differences(report: Report, ranks: dict[int, _Seen], looked: str) -> list[D
     found: dict[Span | None, Diagnostic] = {}
     for rank, mine in ranks.items():
         for other, theirs in ranks.items():
-            if other <= rank:
+            if other <= rank or mine.call != theirs.call:  # a program may call it for something else on the first rank
                 continue
             why, span = _difference(rank, mine, other, theirs)
             if why and span not in found:

@@ -25,6 +25,9 @@ _UNRESERVED: dict[str, Any] = (  # not on every system
 _aten = torch.ops.aten
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _READS = frozenset({_aten._local_scalar_dense.default, _aten.equal.default, _aten.is_nonzero.default})
+_MOVES_NOTHING = frozenset(
+    {"c10d::allreduce_", "c10d::allreduce_coalesced_"}
+)  # on ranks that are not there; they return work
 
 
 class Weightless(torch_private.RecordingMode):
@@ -44,7 +47,7 @@ class Weightless(torch_private.RecordingMode):
         large = any(map(is_large, tensors)) if tensors else _makes_large(func, args)
         if not large or func in _READS or torch_private.shares_memory(func) or not all(map(_is_plain, tensors)):
             return func(*args, **kwargs)
-        if torch_private.fakes_are_made():  # below this mode
+        if torch_private.fakes_are_made() or func.name() in _MOVES_NOTHING:  # a fake mode is below this one
             return func(*args, **kwargs)
         try:
             return self._unwritten(func, args, kwargs)

@@ -653,7 +653,7 @@ TABLE: dict[str, Entry] = {
         _e(
             "FL931",
             "ranks communicate",
-            "{what}{phase}: each rank {moved}, predicted {seconds}",
+            "{what}{phase}: {moved}, predicted {seconds}",
             "Every rank of the group takes part here. The time is that of the faster of a ring and a tree on these links, without other "
             "traffic: {hosts}.",
             severity="information",
