@@ -189,6 +189,33 @@ def return_in_loop_try(x):
             x = x + 1
 
 
+def asserts_under_finally(x, log):
+    log.append("begins")
+    try:
+        y = x + 1
+        assert (y > -100).all(), "small"
+    finally:
+        log.append("ends" if x.ndim else "none")
+    return y * 2
+
+
+def asserts_and_raises_another(x, log):
+    try:
+        assert (x > -100).all(), "small"
+    except AssertionError as e:
+        log.append("refused")
+        raise ValueError("another") from e
+    return x * 2
+
+
+def asserts_and_goes_on(x, log):
+    try:
+        assert (x > -100).all(), "small"
+    except AssertionError:
+        log.append("refused")
+    return x * 2
+
+
 CASES = [
     (catches, (t(2), 1), (t(2), 0), (t(2), "a")), (finally_returns, (t(2),)), (finally_overrides, (t(2),)),
     (nested_try, (t(2),)), (callee_raises, (t(2), 1), (t(2), 5)), (catches_from_callee, (t(2), 1), (t(2), 5)),
@@ -212,3 +239,13 @@ IN_KERNELS = [catches_from_callee]
 @pytest.mark.parametrize("case", [c for c in CASES if c[0] in IN_KERNELS], ids=lambda c: c[0].__name__)
 def test_same_as_eager_when_lowered(case, backend):
     agrees_with_eager(*case, backend=backend)
+
+
+@pytest.mark.parametrize("program", [asserts_under_finally, asserts_and_raises_another], ids=lambda f: f.__name__)
+def test_assertions_that_nothing_handles_are_checks_in_the_graph(program):
+    agrees_with_eager(program, (t(2), []), (t(2) - 200, []), breaks=0)
+
+
+def test_an_assertion_that_is_handled_breaks_the_graph():
+    report = agrees_with_eager(asserts_and_goes_on, (t(2), []), (t(2) - 200, []))
+    assert report.breaks[0].code == "FL101"

@@ -56,12 +56,15 @@ def _truth_unless_it_raises(m: Machine, when: bool, target: bytecode.Instruction
 
 
 def _is_tried(m: Machine) -> bool:
-    """Whether the instruction is in a ``try``; a ``with`` lets exceptions pass, and so does what a generator is in as a whole."""
+    """Whether the instruction is in a ``try`` that may handle what it raises; a ``finally`` and a ``with`` let exceptions pass, and
+    so does what a generator is in as a whole."""
     handler = m.program.handlers.get(m.at)
     if handler is None:
         return False
     start = m.program.index[id(handler.target)]
     if any(micro.arg == "INTRINSIC_STOPITERATION_ERROR" for micro in m.program.micros[start]):
+        return False
+    if flow.only_raises(m.program.instructions, m.program.index, start):
         return False
     return all(i.op != "WITH_EXCEPT_START" for i in m.program.instructions[start : start + 2])
 
