@@ -42,7 +42,7 @@ def found(name: str, training: bool, backend: str) -> Found:
     if steady:
         out["unsteady"] = steady[:200]
     original = copy.deepcopy(model)
-    compiled = fuselens.compile(original, backend=backend)
+    compiled: Any = fuselens.compile(original, backend=backend)
     start = time.perf_counter()
     try:
         actual, _ = _called(compiled, original, kwargs, training)

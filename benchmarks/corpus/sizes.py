@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-MOST_PARAMETERS = 150_000_000
+MOST_PARAMETERS = 250_000_000
 VOCABULARY = 1024
 LAYERS = re.compile(r"(^|_)(layers?|depth|blocks)$")
 NOT_LAYERS = re.compile(
@@ -186,6 +186,8 @@ def _fill(fields: dict[str, Any]) -> None:
     width, heads = fields.get("hidden_size"), fields.get("num_attention_heads")
     if type(width) is int and type(heads) is int and fields.get("head_dim", 0) is None:
         fields["head_dim"] = width // heads
+    if fields.get("layer_types", 0) is None and type(fields.get("num_hidden_layers")) is int:
+        fields["layer_types"] = ["full_attention"] * fields["num_hidden_layers"]
     for name, value in FILLED.items():
         if fields.get(name, 0) is None:
             fields[name] = value
