@@ -22,18 +22,25 @@ import torch.nn.functional as F
 
 from .. import torch_private
 from .bytecode.decoding import decode
-from .polyfills import collectives
+from .polyfills import collectives, operators
 from .polyfills import python as polyfills
 from .polyfills import torch_functions as torch_polyfills
 from .program import switches
 
 TORCH_DIRECTORY = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _OWN_DIRECTORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_TRACED_OWN = (polyfills.__file__, switches.__file__, torch_polyfills.__file__, collectives.__file__)
+_TRACED_OWN = (
+    polyfills.__file__,
+    switches.__file__,
+    torch_polyfills.__file__,
+    collectives.__file__,
+    operators.__file__,
+)
 _STANDARD = tuple(
     os.path.join(d, "") for d in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")} if d
 )  # fmt: skip
 _PACKAGES = tuple(os.path.join(d, "") for d in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")} if d)
+_TRITON = tuple(os.path.join(d, "triton", "") for d in _PACKAGES)
 _CAPTURED_TORCH = (TORCH_DIRECTORY + os.path.join("nn", "modules") + os.sep, TORCH_DIRECTORY + "optim" + os.sep)
 _NOT_CAPTURED_TORCH = (os.path.join("nn", "modules", "module.py"), os.path.join("optim", "optimizer.py"))
 
@@ -156,8 +163,8 @@ def builtin_base(kind: type) -> Any:
 
 
 def is_library_file(filename: str) -> bool:
-    """Code that belongs to torch, the standard library or this compiler: spans inside it are not the user's."""
-    return filename.startswith((TORCH_DIRECTORY, _OWN_DIRECTORY, "<frozen ")) or (
+    """Code that belongs to torch, Triton, the standard library or this compiler: spans inside it are not the user's."""
+    return filename.startswith((TORCH_DIRECTORY, _OWN_DIRECTORY, "<frozen ", *_TRITON)) or (
         filename.startswith(_STANDARD) and not filename.startswith(_PACKAGES)
     )
 

@@ -12,7 +12,7 @@ _MODULES = (
     "calls.calls", "calls.known_calls", "calls.object_calls",
     "instructions.attributes", "instructions.calls", "instructions.containers", "instructions.exceptions",
     "instructions.generators", "instructions.imports", "instructions.jumps", "instructions.match",
-    "instructions.operators", "instructions.stack", "instructions.text", "instructions.variables",
+    "instructions.operators", "instructions.stack", "instructions.text", "instructions.variables", "kernels.launches",
     "rules.builtin_calls", "rules.copying", "rules.distributed", "rules.library", "rules.numbers", "rules.objects", "rules.pytree",
     "rules.templates", "rules.torch_calls",
     "values.assignments", "values.attributes", "values.container_operators", "values.hashing", "values.identity",

@@ -11,6 +11,7 @@ from ..ir.loops import Graph
 from .cpu.vectors.isa import ISAS
 from .host import operators_text
 from .steps import to_host
+from .user_kernels import user_kernels
 
 
 def generate(
@@ -43,4 +44,4 @@ def generate(
         kernels = {"triton": triton} if on_gpu else {"cpp": cpp}
         made = {language: source for language, source in kernels.items() if source is not None}
         host = to_host(graph, made, steps=cpp_host)
-    return Generated(host, cpp, triton, ISAS[isa].flags)
+    return Generated(host, cpp, triton, ISAS[isa].flags, user_kernels(graph))

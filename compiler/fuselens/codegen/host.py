@@ -23,6 +23,7 @@ from sympy import Expr
 
 from ..ir.contracts.source import HostProgram, KernelInfo, PythonOperator, Source, Unsupported, Writer, operator_place
 from ..ir.loops import Attention, Buffer, Extern, Graph, Kernel, Node, Ref, extern_reads
+from ..ir.user_kernels import LAUNCH, launch_of
 from .expressions import PYTHON, print_factor, print_index
 
 TORCH_NAMES: dict[str, str] = {
@@ -36,7 +37,8 @@ def event_name(node: Kernel | Extern, kernel: str = "") -> str:
     """What a profiler calls a kernel or an operator: its name, and the line of the user's that it comes first from."""
     name = kernel or node.name
     if isinstance(node, Extern):
-        name = "::".join(node.target.split(".")[:2])
+        launched = node.target == str(LAUNCH)
+        name = launch_of(str(node.args[0])).name if launched else "::".join(node.target.split(".")[:2])
     span = next(iter(node.spans), None)
     return name if span is None else f"{name} ({PurePath(span.file).name}:{span.line})"
 

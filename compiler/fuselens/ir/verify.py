@@ -120,6 +120,8 @@ def _check_order(graph: Graph) -> None:
         seen.add(node.name)
         if isinstance(node, Extern):
             for name in extern_reads(node):
+                if name in node.mutates:  # it has what was in memory before, if anything
+                    written.add(_owner(graph, node.name, name))
                 if _owner(graph, node.name, name) not in written:
                     raise IRError(node.name, "order", f"reads {name} before it is written")
             written.update(_owner(graph, node.name, n) for n in node.outputs if n)
@@ -463,7 +465,7 @@ def lifetimes(graph: Graph) -> tuple[dict[str, int], dict[str, int]]:
     last: dict[str, int] = {}
     for position, node in enumerate(graph.nodes):
         if isinstance(node, Extern):
-            writes = [graph.buffers[n].owner for n in node.outputs if n]
+            writes = [graph.buffers[n].owner for n in (*node.outputs, *node.mutates) if n]
             touched = [*writes, *(graph.buffers[n].owner for n in extern_reads(node))]
         else:
             ops = [o for p in phases_of(node) for o in p.body]

@@ -18,7 +18,7 @@ from torch import fx
 from torch.fx.node import map_arg
 
 from fuselens import torch_private
-from fuselens.ir import collectives
+from fuselens.ir import collectives, user_kernels
 from fuselens.ir.affine import symbol_names
 from fuselens.ir.loops import Buffer, Extern, Graph, Ref
 from fuselens.lowering.builder import Builder, Declined, LoweringError, Pair, contiguous_strides, expression
@@ -121,6 +121,7 @@ UNSIGNED_FOLDS = frozenset({"aten.sum", "aten.prod", "aten.any", "aten.all", "at
 """Operators that exist for wide unsigned integers, by packet. Others may, or raise: ATen is called."""
 _FILLS = frozenset({"aten.full", "aten.full_like", "aten.fill", "aten.scalar_tensor"})
 VENDOR |= dict.fromkeys(special.ATEN, special.SCALAR)
+VENDOR["fuselens.launched"] = "it is a Triton kernel of the program"
 VENDOR["fuselens.recurrent"] = "all steps are one launch of a kernel of ours"
 REASONS: dict[str, str] = {
     **VENDOR,
@@ -386,7 +387,8 @@ class _Walk:
         if torch_private.shares_memory(target):
             target = _copying(target)
         verdict = "extern" if packet in VENDOR or "draws" in node.meta else "fallback"
-        self.low.decide(verdict, str(target), reason, operator=str(target))
+        subject = str(args[0] if target is user_kernels.LAUNCHED else target)
+        self.low.decide(verdict, subject, reason, operator=str(target))
         mutated = torch_private.written_arguments(target)
         if mutated:
             given = {**dict(zip((a.name for a in target._schema.arguments), args, strict=False)), **kwargs}
@@ -402,7 +404,7 @@ class _Walk:
         used: set[Any] | None = None
         if isinstance(meta, (tuple, list)):
             used = self.low.used
-            if any(u.target is not operator.getitem for u in node.users):
+            if target is user_kernels.LAUNCHED or any(u.target is not operator.getitem for u in node.users):
                 used = None
         made = self.low.extern(target, args, kwargs, meta, reason, used=used)
         return tuple(numbers.get(k, m) for k, m in enumerate(made)) if numbers else made

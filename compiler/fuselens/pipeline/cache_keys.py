@@ -26,6 +26,7 @@ from .. import torch_private
 from ..capture.frame.captured import GraphFacts
 from ..capture.tracing.tracer import describe_tensor
 from ..config import Config, cache_key, capture_key
+from ..ir import user_kernels
 from ..ir.contracts.signature import Sharing
 from ..record import report
 from ..runtime.cache.store import key_of
@@ -322,6 +323,8 @@ def _target(node: fx.Node) -> str:
             return f"numpy {target.kind} {target.name}"
         if torch_private.is_torch_operator(target):
             return f"operator {target}"
+        if target is user_kernels.LAUNCH:
+            return f"operator {target} {_kernel(str(node.args[0]))}"
         name = getattr(target, "__name__", "")
         module = getattr(target, "__module__", None) or ""
         if isinstance(target, types.BuiltinFunctionType):
@@ -332,6 +335,14 @@ def _target(node: fx.Node) -> str:
         elif isinstance(target, types.FunctionType) and _is_torchs(target):
             return f"{module}.{target.__qualname__}"
     raise _Nameless(f"it calls {getattr(target, '__name__', None) or target}, which is neither torch's nor ours")
+
+
+def _kernel(name: str) -> str:
+    """What tells a Triton kernel of the program, with its constants, from others."""
+    launch = user_kernels.launch_of(name)
+    if not launch.digest:
+        raise _Nameless(f"the Triton kernel {launch.name} depends on objects or functions that have no such name")
+    return launch.digest
 
 
 def _is_torchs(function: Any) -> bool:

@@ -199,6 +199,8 @@ def compile_for_absent(graph: Graph, generated: Generated, run: Run) -> None:
     from ..codegen.triton.tools.offline import compile_kernel, load_module
 
     run.keep_sources(texts(generated))
+    own = generated.user.kernels if generated.user is not None else ()
+    run.graph.kernels += [report.Kernel(k.name, "user_triton", run.phase, k.kind, k.operations, k.spans) for k in own]
     source = generated.triton
     if source is None:
         return

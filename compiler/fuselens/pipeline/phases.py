@@ -17,6 +17,7 @@ from ..autograd.partition import forward_only, partition
 from ..ir.contracts.signature import SavedValue, Signature
 from ..ir.graphs import graph_text
 from ..ir.graphs.straight_line import straight_line
+from ..ir.user_kernels import launches
 from ..lowering.lower import fuses
 from ..record import live_memory
 from ..record.report import MemoryStep, Operation
@@ -196,7 +197,7 @@ def _program(shown: Work, ran: Work) -> Program:
     ]
     written = [i for i, name in enumerate(ran.loops.inputs) if name in ran.loops.writes]
     decisions = [*shown.decisions, *shown.ordered.decisions]
-    operators = [e.target for e in shown.ordered.externs()]
+    operators = [e.target for e in shown.ordered.externs() if not launches(e)]
     return Program(
         here.name,
         ran.generated.counted(here.hint),

@@ -197,6 +197,13 @@ TABLE: dict[str, Entry] = {
             "The operator has no fake implementation, so it runs eagerly between two graphs.",
             "Register one with torch.library.register_fake, or with the operator's own register_fake.",
         ),
+        _e(
+            "FL124",
+            "Triton kernel that is not a node",
+            "graph break: the Triton kernel `{what}` cannot be a node of the graph ({why})",
+            "The kernel is launched eagerly between two graphs.",
+            "Define the kernel at the top of a module, and call it as kernel[grid](…) with tensors, numbers and constants.",
+        ),
         # --- FL2xx: guards and recompiles ---------------------------------------------------------------------
         _e(
             "FL201",

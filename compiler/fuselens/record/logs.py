@@ -65,6 +65,7 @@ _OF_STAGE = {
     "order": ("schedule",),
     "cpp": ("kernel_code", "output_code"),
     "triton": ("kernel_code", "output_code"),
+    "user_triton": ("output_code",),
     "host": ("output_code",),
     "memory": ("memory",),
     **dict.fromkeys(("ttir", "ttgir", "llir", "ptx", "sass"), ("assembly",)),

@@ -195,7 +195,7 @@ class Kernel:
     """A generated kernel. ``lines`` are the user lines it implements; ``bytes_read``/``written`` per call."""
 
     name: str
-    backend: str  # "cpp" | "triton"
+    backend: str  # "cpp" | "triton" | "user_triton", a kernel of the program's
     phase: str  # "forward" | "backward"
     kind: str  # "pointwise" | "reduction" | …
     operations: tuple[str, ...]

@@ -43,7 +43,7 @@ class Built:
     diagnostics: list[report.Diagnostic] = field(default_factory=list)
 
 
-SUFFIXES = {"cpp": "cpp", "triton": "py", "host": "py"}
+SUFFIXES = {"cpp": "cpp", "triton": "py", "user_triton": "py", "host": "py"}
 
 
 def texts(generated: Generated) -> list[report.Stage]:
@@ -164,14 +164,12 @@ def _unbound(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _kernels(graph: Program, generated: Generated, phase: str) -> list[report.Kernel]:
-    source = generated.cpp or generated.triton
-    if source is None:
-        return []
+    sources = [source for source in (generated.cpp or generated.triton, generated.user) if source is not None]
     return [
         report.Kernel(
             name=k.name, backend=source.language, phase=phase, kind=k.kind, operations=k.operations, spans=k.spans,
             bytes_read=None if k.bytes_read is None else graph.hint(k.bytes_read),
             bytes_written=None if k.bytes_written is None else graph.hint(k.bytes_written),
         )
-        for k in source.kernels
+        for source in sources for k in source.kernels
     ]  # fmt: skip

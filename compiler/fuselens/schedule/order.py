@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,14 +27,11 @@ from fuselens.ir.affine import integer_value, substitute
 from fuselens.ir.loops import (
     ITEMSIZE,
     Attention,
-    Axis,
     Buffer,
     Extern,
     Graph,
     Kernel,
     Node,
-    Op,
-    Phase,
     element,
     extern_reads,
     may_fail,
@@ -43,6 +40,7 @@ from fuselens.ir.loops import (
 )
 from fuselens.ir.verify import lies_in_tensor
 from fuselens.record.report import Decision
+from fuselens.schedule.launches import changed, copy, in_place, is_launch, may_take_over
 from fuselens.schedule.updates import checks_of, computation, copies_whole, only_updates
 
 
@@ -74,7 +72,7 @@ def order(graph: Graph, donated: Iterable[str] = ()) -> Graph:
         "FL412", "planned", graph.name, f"intermediates take {held} bytes; {len(reuse)} buffers take over dead memory",
         None, {"peak_bytes": peak, "allocated_bytes": held, "reused": len(reuse)},
     )  # fmt: skip
-    return graph.replace(reuse=reuse, decisions=(*graph.decisions, decision, *writes.decisions))
+    return in_place(graph.replace(reuse=reuse, decisions=(*graph.decisions, decision, *writes.decisions)))
 
 
 @dataclass(slots=True)
@@ -271,7 +269,7 @@ def may_raise(node: Node) -> bool:
     if isinstance(node, Attention):
         return may_fail(node.body)
     if isinstance(node, Extern):
-        return node.target.split(".")[1] not in _RETURNING
+        return node.target.split(".")[1] not in _RETURNING and not is_launch(node)
     return any(may_fail(p.body) for p in phases_of(node))
 
 
@@ -317,15 +315,15 @@ class _Writes:
             rule = rules[written]
             saved = self.sizes[written]
             if rule:
-                copies.append(_copy(graph, next(names), value, written))
+                copies.append(copy(graph, next(names), value, written))
                 text = f"its new value is copied to it at the end: {rule}"
                 self.decisions.append(Decision("FL413", "refused", written, text, None, {"bytes": 2 * saved}))
             else:
                 left[written] = value
                 text = "its new value is computed in its memory"
                 self.decisions.append(Decision("FL413", "taken", written, text, None, {"bytes_saved": 2 * saved}))
-        for copy in copies:
-            (source,), (target,) = copy.reads(), copy.writes()
+        for kernel in copies:
+            (source,), (target,) = kernel.reads(), kernel.writes()
             self.dependencies.append(self.raising | self.readers.get(target, set()) | set(self.writers.get(source, ())))
         nodes = (u.node for u in self.uses)
         self.graph = graph.replace(nodes=(*nodes, *copies), writes=left)
@@ -371,11 +369,13 @@ class _Writes:
             return "it is computed by several kernels"
         maker, copies = makers[-1], set(makers[:-1])
         node = self.uses[maker].node
-        if not isinstance(node, Kernel):
+        if not isinstance(node, Kernel) and not is_launch(node):
             return "an operator of ATen computes it"
         if maker in self.raising and check is None:
             return "the kernel that computes it may raise"
-        if written in self.uses[maker].reads and not _in_place(graph, node, written, value):
+        if isinstance(node, Extern) and written not in self.uses[maker].reads:
+            return "a kernel of the program computes it elsewhere"
+        if written in self.uses[maker].reads and not _at_its_place(graph, node, written, value):
             return "the old value is read elsewhere by the kernel that computes it"
         readers = self.readers.get(written, set()) - copies
         if any(
@@ -408,17 +408,6 @@ class _Writes:
         return False
 
 
-def _copy(graph: Graph, name: str, value: str, written: str) -> Kernel:
-    """A kernel that copies a buffer to an input."""
-    source, target = graph.buffers[value], graph.buffers[written]
-    axes = tuple(Axis(f"i{k}", size) for k, size in enumerate(target.sizes) if size != 1)
-    point = iter(a.symbol for a in axes)
-    at = tuple(sympy.S.Zero if size == 1 else next(point) for size in target.sizes)
-    load = Op("t0", "load", (source.owner, source.index(at)), source.dtype)
-    store = Op("store0", "store", (written, target.index(at), "t0"), target.dtype)
-    return Kernel(name, axes, (Phase((), (load, store)),), (), ("aten.copy_.default",))
-
-
 def live_bytes(graph: Graph) -> list[int]:
     """For each node of an ordered graph the bytes that the graph holds while it runs, inputs and constants left out."""
     uses = [_Use.of(graph, node) for node in graph.nodes]
@@ -428,7 +417,7 @@ def live_bytes(graph: Graph) -> list[int]:
     alive: dict[str, int] = {}
     found: list[int] = []
     for k, use in enumerate(uses):
-        for storage in sorted(use.writes - alive.keys() - given):
+        for storage in sorted((use.writes | use.mutates) - alive.keys() - given):
             old = graph.reuse.get(storage)
             if old in given:  # it is written over an input
                 given.add(storage)
@@ -486,12 +475,26 @@ def _reuse(graph: Graph, uses: list[_Use], kept: set[str], donated: set[str]) ->
                     tensors = {s for s in dying if lies_in_tensor(graph, s, reuse, makers)}
                     _take(graph, use.node, storage, {}, tensors, reuse)
                     dying.discard(reuse.get(storage, ""))
+        elif is_launch(use.node):
+            _change(graph, use.node, results, dying, reuse, makers)
         for storage in sorted(dying - donated):
             free.setdefault(_class(graph, storage), []).append(storage)
         for storage in made:
             if last[storage] == k and storage not in pinned:
                 free.setdefault(_class(graph, storage), []).append(storage)
     return reuse
+
+
+def _change(
+    graph: Graph, node: Node, results: set[str], dying: set[str], reuse: dict[str, str], makers: Mapping[str, Node]
+) -> None:
+    """What a kernel of the program changes takes over the memory that it had before, where nothing reads that any more."""
+    assert isinstance(node, Extern)
+    for old, new in changed(node):
+        mine = old in dying and new not in reuse and may_take_over(graph, node, old, new)
+        if mine and (new not in results or (old not in graph.inputs and lies_in_tensor(graph, old, reuse, makers))):
+            dying.discard(old)
+            reuse[new] = old
 
 
 def _class(graph: Graph, storage: str) -> tuple[Any, ...]:
@@ -513,6 +516,13 @@ def _take(
     pool = free.get(wanted)
     if pool:
         reuse[storage] = pool.pop()
+
+
+def _at_its_place(graph: Graph, node: Node, old: str, new: str) -> bool:
+    """Whether a node that computes ``new`` may write it where ``old`` is, which it reads."""
+    if isinstance(node, Kernel):
+        return _in_place(graph, node, old, new)
+    return isinstance(node, Extern) and may_take_over(graph, node, old, new)
 
 
 def _in_place(graph: Graph, kernel: Kernel, old: str, new: str) -> bool:

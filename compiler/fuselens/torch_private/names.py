@@ -44,6 +44,7 @@ CACHING = "keeping compiled graphs from one process to the next"
 SPEED = "a part of the speed of compiling"
 COLLECTIVES = "torch.distributed's collectives in graphs"
 WRAPPERS = "classes with __torch_dispatch__ in graphs"
+KERNELS = "operators of torch.library.triton_op in graphs"
 ARRAYS = "numpy's arrays in graphs"
 RANKS = "ranks that are not there"
 NOTHING = "nothing"
@@ -307,6 +308,8 @@ TABLE: dict[str, Name] = {
         _n("attention_order", _C + "_get_sdp_priority_order", "which attention comes first", CACHING, Returns(())),
         _n("float32_precision", _C + "_get_fp32_precision_getter", "what products round to", GPU),
         _n("peer_disable", "torch._compile._disable_dynamo", "wraps rules so that they import torch.compile", SPEED, Returns(None)),
+        _n("operator_definitions", "torch._library.custom_ops.OPDEFS", "finds the functions of operators that launch Triton kernels",
+           KERNELS, Returns(None)),
         # --- torch.distributed
         _n("collectives", "torch.ops._c10d_functional", "communicates in a graph", COLLECTIVES, Returns(None)),
         _n("default_group", _C10D + "_get_default_group", "which group a call without one is of", COLLECTIVES, Returns(None)),
@@ -382,7 +385,9 @@ TABLE: dict[str, Name] = {
 
 ATTRIBUTES: dict[str, str] = {
     "_allowed_callable_ids": "functions that a program allowed in torch.compile's graphs",
+    "_backend_fns": "kernels of an operator that a program gave it for devices",
     "_backward_cls": "the class of an autograd function's ctx",
+    "_backward_fn": "the formula of an operator's gradient",
     "_backward_hooks": "whether a program watches a tensor's gradient",
     "_base": "the tensor that another one is a view of",
     "_call_impl": "what calls a module",
@@ -392,6 +397,7 @@ ATTRIBUTES: dict[str, str] = {
     "_dispatch_impl": "what a fake mode does behind its cache",
     "_disallowed_callable_ids": "functions that a program excluded from torch.compile",
     "_expr": "the expression that a symbolic size was made with",
+    "_init_fn": "the function that an operator was made of",
     "_is_view": "whether a tensor is a view",
     "_name": "the name of an operator, for a key",
     "_op_dk": "runs an operator by the kernel of one dispatch key",
@@ -399,6 +405,7 @@ ATTRIBUTES: dict[str, str] = {
     "_post_accumulate_grad_hooks": "whether a program watches a parameter's gradient",
     "_qualified_op_name": "an operator's name",
     "_schema": "what an operator takes, returns and writes to",
+    "_setup_context_fn": "what an operator keeps for its gradient",
     "_values": "the rows of a nested tensor, as autograd sees them",
     "_version": "how often a tensor was written to",
 }

@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib
 import operator
 import os
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -235,6 +237,51 @@ def writes_operands(target: Any) -> bool:
     if isinstance(target, private.OpOverloadPacket):
         return any(writes_operands(getattr(target, name)) for name in target.overloads())
     return isinstance(target, OpOverload) and target._schema.is_mutable
+
+
+@dataclasses.dataclass(frozen=True)
+class TritonOperator:
+    """An operator of ``torch.library.triton_op``: its parameters and what they are by default, those that it writes to, the function
+    that it is, and its gradient's."""
+
+    operator: Any
+    definition: Any
+    name: str
+    names: tuple[str, ...]
+    defaults: Mapping[str, Any] = dataclasses.field(compare=False)
+    written: tuple[str, ...]
+    function: types.FunctionType
+    setup: Callable[..., Any] | None
+    formula: Callable[..., Any] | None
+
+
+def triton_operator(target: Any) -> TritonOperator | None:
+    """What ``target`` is, if that is an operator of ``torch.library.triton_op``, and nothing but its function is its kernel."""
+    if isinstance(target, private.OpOverloadPacket):
+        names = target.overloads()
+        target = getattr(target, names[0]) if len(names) == 1 else None
+    if not isinstance(target, OpOverload) or target.namespace in ("aten", "prims", "prim", "fuselens"):
+        return None
+    find = getattr(private.operator_definitions, "get", None)
+    definition = find(target._schema.name) if find is not None else None
+    kinds = getattr(definition, "_torch_dispatch_fns", ())
+    if (
+        definition is None
+        or not any(kind.__name__ == "FunctionalTensorMode" for kind in kinds)
+        or len(definition._backend_fns) > 1
+    ):
+        return None
+    kernel = definition._init_fn
+    cells = dict(zip(kernel.__code__.co_freevars, kernel.__closure__ or (), strict=True))
+    function = cells["fn"].cell_contents if "fn" in cells else None
+    arguments = target._schema.arguments
+    if type(function) is not types.FunctionType or any(a.kwarg_only for a in arguments):
+        return None
+    return TritonOperator(
+        target, definition, target._schema.name, tuple(a.name for a in arguments),
+        {a.name: a.default_value for a in arguments if a.has_default_value()}, written_arguments(target), function,
+        definition._setup_context_fn, definition._backward_fn,
+    )  # fmt: skip
 
 
 def writes_lists(target: Any) -> bool:

@@ -11,7 +11,7 @@ from fuselens.record.diagnostics import TABLE
 from fuselens.record.fusion_sentences import why_apart
 from fuselens.record.report import Diagnostic, Graph, Kernel, Report, RunResult, Timing
 
-BACKENDS = {"cpp": "C++", "triton": "Triton"}
+BACKENDS = {"cpp": "C++", "triton": "Triton", "user_triton": "your Triton"}
 _OPERATOR = re.compile(r"^(?:aten|prims)\.(\w+)\.\w+$")
 _TOTAL = "total"  # the timing of the whole compilation, which holds the stages'
 

@@ -18,6 +18,7 @@ from torch import fx
 
 from fuselens import torch_private
 from fuselens.ir.recurrent import FUNCTIONS as RECURRENT_FUNCTIONS
+from fuselens.ir.user_kernels import NotFunctional
 from fuselens.torch_private.result_layouts import is_dense
 
 from ..attention import attend
@@ -192,6 +193,8 @@ class Interpreter:
                 return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         except Untraceable as e:
             raise Untraceable(e.reason, e.span or node.meta.get("span")) from e
+        except NotFunctional as e:
+            raise Untraceable(str(e), node.meta.get("span")) from e
         except Exception as e:
             what = f"`{node.target if isinstance(node.target, str) else getattr(node.target, '__name__', node.target)}`"
             raise Untraceable(f"{what} raised {type(e).__name__}: {first_line(e)}", node.meta.get("span")) from e

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .. import classify
 from ..arrays import numpy_calls
 from ..breaks import Break, Raised, raising
+from ..kernels import operators
 from ..rules import torch_function
 from ..rules.compiler import marked
 from ..rules.table import RULES
@@ -87,6 +88,9 @@ def _computed(m: Machine, value: Known, args: list[Value], kwargs: dict[str, Val
     if foldable and not any(isinstance(a, TensorValue) for a in args):
         return fold(m, obj, args, kwargs, value.describe())
     if recorded:
+        traced = operators.traced(m, obj, args, kwargs)
+        if traced is not None:
+            return traced
         return m.tracer.call("call_function", obj, tuple(args), kwargs, torch_name(obj))
     return fold(m, obj, args, kwargs, value.describe()) if foldable else None
 

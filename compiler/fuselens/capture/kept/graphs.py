@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from ... import torch_private
+from ...ir import user_kernels
 from .names import Nameless, Reader, Writer
 
 _ImmutableList, _ImmutableDict = fx.immutable_collections.immutable_list, fx.immutable_collections.immutable_dict
@@ -33,6 +34,8 @@ def written(graph: fx.Graph) -> list[tuple[Any, ...]]:
     for number, node in enumerate(graph.nodes):
         if node.op in ("get_attr", "call_module"):
             raise Nameless("a graph inside of the graph")
+        if node.target is user_kernels.LAUNCH:
+            raise Nameless(f"the Triton kernel {user_kernels.launch_of(str(node.args[0])).name}")
         if not node.meta.keys() <= _KEPT:
             raise Nameless(f"what is known of {node.name}")
         target = write(node.target) if node.op == "call_function" else node.target

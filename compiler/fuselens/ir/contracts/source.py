@@ -118,7 +118,7 @@ class HostProgram:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Generated text of ``language`` ("cpp", "triton", "host") with its line map (lines count from 1)."""
+    """Generated text of ``language`` ("cpp", "triton", "host"; the program's "user_triton") with its line map (lines count from 1)."""
 
     language: str
     text: str
@@ -142,13 +142,14 @@ class Generated:
     """The sources of a graph. ``isa_flags`` are compiler flags that the C++ needs; unused languages are None.
 
     ``host`` is the Python host program; of a C++ unit with a host program of its own, the operators that it calls
-    through Python (None without any).
+    through Python (None without any). ``user`` are the program's own Triton kernels, to look at.
     """
 
     host: Source | None
     cpp: Source | None = None
     triton: Source | None = None
     isa_flags: tuple[str, ...] = ()
+    user: Source | None = None
 
     @property
     def program(self) -> HostProgram | None:
@@ -156,7 +157,7 @@ class Generated:
         return self.cpp.program if self.cpp is not None else None
 
     def sources(self) -> tuple[Source, ...]:
-        return tuple(s for s in (self.cpp, self.triton, self.host) if s is not None)
+        return tuple(s for s in (self.cpp, self.triton, self.user, self.host) if s is not None)
 
     def counted(self, hint: Callable[[Any], int]) -> Generated:
         """The same with the bytes that kernels move as numbers, and without grids, which the host program has."""

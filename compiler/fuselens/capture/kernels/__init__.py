@@ -1,0 +1,1 @@
+"""Triton kernels of the program inside of compiled functions: each call is one node."""

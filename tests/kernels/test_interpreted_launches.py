@@ -1,0 +1,63 @@
+"""Functions that launch Triton kernels, compiled, where Triton's interpreter runs the kernels: one process for all checks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = """
+add by_function_of_parameters writes_inputs writes_views writes_view_of_input twice_the_same without_bias with_bias rows tuned ruled
+wrapped several unused returned old_and_new overlapping with_gaps writes_row through_an_operator writes_by_an_operator sizes_that_vary
+inputs_that_share_memory inputs_with_gaps writes_count_as_eagers parameters_are_written inputs_are_written_in_place
+nothing_fills_what_a_kernel_fills training addresses_of_numbers_break kernels_and_helpers_that_are_replaced other_ways_to_call_break
+the_text_shows_the_kernels_source artifacts_say_why_not
+""".split()
+
+
+def run(*names: str, **environment: str) -> tuple[dict[str, str], str]:
+    command = [sys.executable, "-m", "tests.kernels.interpreted", *names]
+    environment = {**os.environ, **environment}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False, env=environment)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.strip().rpartition("\n")[2]), done.stderr
+
+
+@cache
+def every() -> dict[str, str]:
+    return run()[0]
+
+
+def test_all_are_named() -> None:
+    assert sorted(every()) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_against_eager(name: str) -> None:
+    assert not every()[name], every()[name]
+
+
+def test_the_cache_tells_kernels_apart(tmp_path: Path) -> None:
+    """A second process finds the graph; one in which a constant that a helper reads is another does not."""
+    asked = {"FUSELENS_CACHE_DIR": str(tmp_path), "FUSELENS_LOGS": "+cache"}
+    for scale, found in (("", False), ("", True), ("5", False), ("5", True)):
+        wrong, log = run("keys", **asked, SCALE=scale)
+        assert not wrong["keys"], wrong["keys"]
+        assert ("graph 0: graph found" in log) == found, log
+
+
+def test_the_guides_example(tmp_path: Path) -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "FUSELENS_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "examples/user_kernels.py"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False, env=environment)
+    assert done.stdout == "as eager\n", done.stderr
+    program = (ROOT / "examples/user_kernels.py").read_text()
+    shown = (ROOT / "docs/guides/gpu.md").read_text().partition("## Kernels of your own")[2].partition("```python\n")[2]
+    assert shown.partition("```")[0].strip() in program
