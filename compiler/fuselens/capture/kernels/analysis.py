@@ -307,7 +307,7 @@ class _Reading:
         names = list(function.arg_names)
         addresses = dict(zip(names, given, strict=False)) | dict(named)
         passed = dict(zip(names, e.args, strict=False)) | {k.arg: k.value for k in e.keywords}
-        constants = {k: v for k, a in passed.items() if (v := self._known(a)) is not _UNKNOWN}
+        constants = {k: v for k, a in passed.items() if k and (v := self._known(a)) is not _UNKNOWN}
         return _Reading(function, addresses, constants, self.facts, self.depth + 1).read()
 
     # --- what is known while tracing

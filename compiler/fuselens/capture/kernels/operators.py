@@ -39,7 +39,8 @@ def traced(m: Machine, operator: Any, args: list[Value], kwargs: dict[str, Value
     if not needs:
         written = [v for v, name in zip(given, found.names, strict=True) if name in found.written]
         every = [SequenceValue(given, tuple), SequenceValue(_flat(written), tuple)]
-        function = FunctionValue(found.function, None)
+        operation: Any = found.function
+        function = FunctionValue(operation, None)
         # a backward runs with gradients or without; what it is given has none while it is traced
         known = m.tracer.graphs.scopes[-1].grad_mode_known and torch.is_grad_enabled()
         run = polyfills.below_autograd if known else polyfills.counted
@@ -69,8 +70,9 @@ def _is_same(found: torch_private.TritonOperator, definition: Any) -> bool:
 def _function(found: torch_private.TritonOperator) -> Any:
     """The operator as a function of autograd's, made once."""
     parts = found.function, found.setup, found.formula
+    assert found.formula is not None
     known = _functions.get(found.definition)
     if known is None or known[0] != parts:
-        made = polyfills.with_gradient(found.name.rpartition("::")[2], *parts)
+        made = polyfills.with_gradient(found.name.rpartition("::")[2], found.function, found.setup, found.formula)
         known = _functions[found.definition] = parts, made
     return known[1]
