@@ -22,9 +22,18 @@ def test_agrees(name: str, device: str) -> None:
     function, given = PROGRAMS[name].function, inputs(name, 64, 256, 128, device)
     compiled = fuselens.compile(function, fullgraph=True)
     with torch.no_grad():
-        found, wanted = compiled(*given), function(*given)
+        try:
+            wanted = function(*given)
+        except RuntimeError as refused:  # some releases scale by rows on a GPU only
+            with pytest.raises(RuntimeError, match=re.escape(str(refused)[:40])):
+                compiled(*given)
+            return
+        found = compiled(*given)
     assert found.dtype is torch.bfloat16 and found.stride() == wanted.stride()
     limit = CLOSE.get(name, 2**-7) * wanted.abs().max().item()
     torch.testing.assert_close(found, wanted, atol=limit, rtol=0)
     (graph,) = compiled.__fuselens__.recorder.report.graphs
-    assert not graph.fallback and sum("mm" in operator for operator in graph.externs) == 1
+    assert not graph.fallback
+    assert (
+        device == "cuda" or sum("mm" in operator for operator in graph.externs) == 1
+    )  # there products may be kernels of ours
