@@ -148,6 +148,20 @@ def test_loops_over_elements_stay_one_kernel() -> None:
     assert len(compiled.__fuselens__.recorder.report.graphs) == 1
 
 
+def test_a_mask_of_known_values_keeps_the_graph_whole() -> None:
+    class Masked(Deep):
+        def forward(self, x: Tensor) -> Tensor:
+            mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+            x = self.first(x)
+            for layer in self.layers:
+                y = layer(x)
+                x = x + F.scaled_dot_product_attention(y, y, x, attn_mask=mask)
+            return self.last(x)
+
+    torch.manual_seed(0)
+    assert len(check(Masked(*(Block() for _ in range(8))), inputs()).graphs) == 1
+
+
 def test_two_kinds_in_turn_are_one_region() -> None:
     model = Deep(*(Block(F.relu if i % 2 else F.gelu) for i in range(8)))
     (region,) = regions(check(model, inputs()))
@@ -295,7 +309,7 @@ def test_a_context_before_the_layers() -> None:
     class Rotated(Deep):
         def forward(self, x: Tensor) -> Tensor:
             with torch.no_grad(), torch.autocast("cpu", enabled=False):
-                angles = torch.arange(x.shape[1], dtype=x.dtype)[:, None] * torch.ones(D)
+                angles = x.mean() + torch.arange(x.shape[1], dtype=x.dtype)[:, None] * torch.ones(D)
                 scale = angles.cos()
             x = self.first(x) * scale
             for layer in self.layers:

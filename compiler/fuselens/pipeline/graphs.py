@@ -105,7 +105,9 @@ def _ready(call: Callable[..., Any]) -> Ready:
     return lambda: call
 
 
-_LEAST = 100  # nodes that are not compiled again, for which it is worth while to call parts
+# Nodes that are not compiled again, for which it is worth while to call parts: on a GPU, whose kernels take little more than
+# their launches, a call costs a tenth of a small layer.
+_LEAST = {"cpu": 100, "cuda": 600}
 
 
 def _units(run: Run) -> list[Unit]:
@@ -115,7 +117,7 @@ def _units(run: Run) -> list[Unit]:
         return of_cuts(captured)
     recorded = run.target == "cuda" and config.mode in ("reduce-overhead", "max-autotune")  # as one CUDA graph
     return buckets(captured) or (
-        repeats(list(captured.valued().graph.nodes), _LEAST, captured.grad_enabled)
+        repeats(list(captured.valued().graph.nodes), _LEAST[run.target], captured.grad_enabled)
         if config.regions and not config.freezing and not recorded
         else []
     )

@@ -19,6 +19,7 @@ from torch import fx
 from ... import torch_private
 from ...capture.bodies.higher_order import Operator
 from .units import Unit, computes, is_state, units_pass
+from .units import borders as borders_of
 
 _CANDIDATES = 16  # distances that are tried, the most frequent ones
 _SMALLEST = 20  # operations of a part: its call costs some microseconds
@@ -58,7 +59,18 @@ def repeats(nodes: Sequence[fx.Node], least: int, grad_enabled: bool) -> list[Un
         units += same
         at = start + period * count
     units += _rest(nodes[at:])
-    return units if saved >= least and borders.are_free(units) and units_pass(units) else []
+    usable = saved >= least and borders.are_free(units) and units_pass(units) and not _reads_constants(units)
+    return units if usable else []
+
+
+def _reads_constants(units: Sequence[Unit]) -> bool:
+    """Whether a region reads what the graph computes from nothing that it is given, such as a mask. Of the whole graph its values are
+    known, and attention without a mask is faster."""
+    known: set[fx.Node] = set()
+    for node in (n for unit in units for n in unit.nodes):
+        if isinstance(node.meta.get("val"), torch.Tensor) and all(n in known for n in node.all_input_nodes):
+            known.add(node)
+    return any(not known.isdisjoint(reads) for unit, reads, _ in borders_of(units) if unit.region is not None)
 
 
 def _weight(node: fx.Node) -> int:
