@@ -46,7 +46,7 @@ def mixed(rounds: int) -> Callable[[Any], Any]:
 def calls(f: Callable[[Any], Any], training: bool, cache: Path) -> int:
     """Calls of Python functions in compiling ``f`` and its backward."""
     x = torch.ones(8, 16, requires_grad=training)
-    compiled = fuselens.compile(f, options={"cache_dir": cache})
+    compiled = fuselens.compile(f, options={"cache_dir": cache, "regions": False})
     profile = cProfile.Profile(builtins=False)
     with torch.autograd.set_multithreading_enabled(False):
         _hook.show_work(True)

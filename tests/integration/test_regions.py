@@ -155,7 +155,7 @@ def test_a_mask_of_known_values_keeps_the_graph_whole() -> None:
             x = self.first(x)
             for layer in self.layers:
                 y = layer(x)
-                x = x + F.scaled_dot_product_attention(y, y, x, attn_mask=mask)
+                x = y + 0.1 * F.scaled_dot_product_attention(y, y, x, attn_mask=mask)
             return self.last(x)
 
     torch.manual_seed(0)
@@ -203,7 +203,7 @@ class Steps(nn.Module):
 def test_steps_of_a_loop() -> None:
     torch.manual_seed(0)
     report = check(Steps().double(), torch.randn(3, 24, dtype=torch.double), 12)
-    assert max(graph.runs for graph in regions(report)) >= 20
+    assert max(graph.runs for graph in regions(report)) >= 6
 
 
 # --- what is the same, and what only looks so -----------------------------------------------------------------------------

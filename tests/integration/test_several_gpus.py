@@ -25,7 +25,9 @@ def run_of(*devices: str) -> Any:
         fake = torch.empty(8, device="cuda:1")
     torch_private.propagate(module, mode, [fake])
     return SimpleNamespace(
-        captured=SimpleNamespace(module=module, sizes=None, inputs=[], facts=None), loops=True, config=None
+        captured=SimpleNamespace(module=module, sizes=None, inputs=[], fakes=[fake], facts=None),
+        loops=True,
+        config=None,
     )
 
 

@@ -209,7 +209,7 @@ def the_text_shows_the_kernels_source() -> None:
 @check
 def artifacts_say_why_not() -> None:
     with pytest.raises(CodedError, match="FL927.*the Triton kernel helper_kernel"):
-        fuselens.aot_compile(k.with_bias, k.inputs(), to=os.path.join(os.environ["FUSELENS_CACHE_DIR"], "artifact"))
+        fuselens.aot_compile(k.with_bias, k.inputs(), to=os.devnull)
 
 
 @check

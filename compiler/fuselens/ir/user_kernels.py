@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from .. import torch_private
 from ..torch_private.result_layouts import is_dense
-from .loops import Extern
+
+if TYPE_CHECKING:
+    from .loops import Extern  # which imports sympy; a warm start does not
 
 TENSOR, INTEGER, FLOAT, CONSTANT = "tensor", "integer", "float", "constant"
 Slot = tuple[str, Any]

@@ -116,11 +116,11 @@ def _units(run: Run) -> list[Unit]:
     if captured.cuts:
         return of_cuts(captured)
     recorded = run.target == "cuda" and config.mode in ("reduce-overhead", "max-autotune")  # as one CUDA graph
-    return buckets(captured) or (
-        repeats(list(captured.valued().graph.nodes), _LEAST[run.target], captured.grad_enabled)
-        if config.regions and not config.freezing and not recorded
-        else []
-    )
+    kept = captured.pending is not None  # then it was compiled as a whole before
+    found = buckets(captured)
+    if found or kept or recorded or config.freezing or not config.regions:
+        return found
+    return repeats(list(captured.module.graph.nodes), _LEAST[run.target], captured.grad_enabled)
 
 
 def _program(run: Run, values: str = "") -> str:
