@@ -256,12 +256,18 @@ class Part:
         return found
 
 
-def _layout(value: torch.Tensor) -> tuple[Any, ...]:
+def _layout(value: Any) -> tuple[Any, ...]:
+    """What is kept of a value that passes; of a number, itself."""
+    if not isinstance(value, torch.Tensor):
+        return (value,)
     return value.dtype, value.device, tuple(value.shape), value.stride(), value.requires_grad
 
 
-def _stand_in(dtype: Any, device: Any, sizes: Any, strides: Any, requires_grad: bool) -> torch.Tensor:
+def _stand_in(first: Any, *layout: Any) -> Any:
     """A tensor like what a graph computes, without values."""
+    if not layout:
+        return first
+    dtype, (device, sizes, strides, requires_grad) = first, layout
     made = torch.empty_strided(sizes, strides, dtype=dtype, device=device)
     if not requires_grad:
         return made

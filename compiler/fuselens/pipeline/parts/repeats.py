@@ -193,15 +193,23 @@ def _callable(called: Any) -> Any:
             Operator,
             called.__name__,
             called.recomputed,
-            called.policy,
+            id(called.policy),
             _callable(called.run),
             *map(_body, called.bodies),
         )
     if type(called) is functools.partial:
         return functools.partial, _callable(called.func), _constant(called.args), _constant(called.keywords)
     if type(called) is types.FunctionType and called.__closure__:
-        return called.__code__, *(_constant(cell.cell_contents) for cell in called.__closure__)
-    return called
+        defaults = _constant(called.__defaults__), _constant(called.__kwdefaults__)
+        return called.__code__, id(called.__globals__), defaults, *map(_content, called.__closure__)
+    return id(called)  # the graph holds it
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return _constant(cell.cell_contents)
+    except ValueError:  # it is empty
+        return ()
 
 
 def _body(module: fx.GraphModule) -> Any:
