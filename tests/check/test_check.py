@@ -414,7 +414,7 @@ NAMED = [
     ("x[x > 0]", "FL108", "`x[x > 0]` depends on data"),
     ("random.random()", "FL115", "`random.random()` draws"),
     ("open(__file__).read()", "FL118", "`io.open` talks to the file system"),
-    ("logging.getLogger('a').warning('b')", "FL103", "`Logger.warning` prints"),
+    ("logging.getLogger('a').warning(x)", "FL103", "`Logger.warning` prints"),
 ]
 
 

@@ -57,7 +57,7 @@ def of_statement(statement: str, parameters: str = 'x: Float32[Tensor, "n 8"]') 
         ("print(x)", "FL103", "print(x)"),
         ("[print(i) for i in range(2)]", "FL103", "print(i)"),
         ("sys.stderr.write('a')", "FL103", "sys.stderr.write('a')"),
-        ("logger.debug('a')", "FL103", "logger.debug('a')"),
+        ("logger.debug('a', exc_info=True)", "FL103", "logger.debug('a', exc_info=True)"),
         ("warnings.warn('a')", "FL103", "warnings.warn('a')"),
         ("input()", "FL103", "input()"),
         ("y = x.sum().item()", "FL102", "x.sum().item()"),

@@ -41,6 +41,8 @@ def replay(r: Rebuilder) -> None:
             r.run(setattr, cell, Constant("cell_contents"), cell.contents)
     for (_, name), (globals_, value) in effects.globals.items():
         r.run(Globals(globals_).store, Constant(name), value)
+    for function, arguments in effects.calls:
+        r.run(function, *arguments)
     left, entered = tracer.torch_state.change_of_modes()
     if left or entered:
         r.run(torch_private.change_modes, Constant(left), SequenceValue(entered, tuple))

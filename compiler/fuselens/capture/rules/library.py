@@ -10,6 +10,7 @@ import operator
 import re
 import types
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
@@ -42,6 +43,47 @@ from .table import CALLS, CODE_RULES, NAMED_RULES, RULES, called, rule
 
 if TYPE_CHECKING:
     from ..machine import Machine
+
+
+def log(logger: logging.Logger, level: int, file: str, line: int, function: str, message: Any, arguments: Any) -> None:
+    """Logs what the program's line would have logged."""
+    if logger.isEnabledFor(level):
+        _handle(logger, logger.makeRecord(logger.name, level, file, line, message, arguments, None, function))
+
+
+_handle = _hook.disabled(lambda logger, record: logger.handle(record))  # handlers are no part of what is compiled
+
+
+_LEVELS = {
+    logging.Logger.debug: logging.DEBUG, logging.Logger.info: logging.INFO, logging.Logger.warning: logging.WARNING,
+    logging.Logger.error: logging.ERROR, logging.Logger.critical: logging.CRITICAL,
+}  # fmt: skip
+
+
+def _logging(method: Any, level: int) -> Callable[..., Value]:
+    def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """What is known while tracing is logged after the graph, from the line of the program."""
+        what = method.__qualname__
+        receiver, *told = [m.use(a) for a in args] or [None]
+        own = isinstance(receiver, ObjectValue) and receiver.source is not None
+        if not own or type(receiver.value) not in (logging.Logger, logging.RootLogger) or kwargs or not told:
+            raise Break("FL103", what=what)
+        span = m.program.span(m.instruction)
+        if span is None or not all(
+            isinstance(value, Constant) for value in told
+        ):  # which nothing can change until then
+            raise Break("FL103", what=what)
+        m.tracer.effects.touch(None, what)
+        place = Constant(m.code.co_filename), Constant(span.line), Constant(m.code.co_name)
+        message, *rest = told
+        m.tracer.effects.calls.append((log, (receiver, Constant(level), *place, message, SequenceValue(rest, tuple))))
+        return Constant(None)
+
+    return run
+
+
+for _method, _level in _LEVELS.items():
+    rule(_method)(_logging(_method, _level))
 
 
 @rule(logging.getLogger)

@@ -27,6 +27,7 @@ class Effects:
         self.dressed: set[int] = set()  # ids of the tensors among those
         self.globals: dict[tuple[int, str], tuple[dict[str, Any], Value]] = {}  # by id of the namespace, and name
         self.cells: dict[int, CellValue] = {}  # existing cells that were assigned, by value id
+        self.calls: list[tuple[Any, tuple[Value, ...]]] = []  # of functions that only tell somebody something
         self._graphs = graphs
 
     def touch(self, value: Value | None, what: str) -> None:
@@ -56,7 +57,8 @@ class Effects:
     def so_far(self) -> tuple[Any, ...]:
         """Equal at two moments between which the program had no effects and computed with no tensors."""
         cells = {i: c.contents for i, c in self.cells.items()}
-        return len(self._graphs.current.nodes), self.mutations, dict(self.attributes), cells, dict(self.globals)
+        counts = len(self._graphs.current.nodes), self.mutations, len(self.calls)
+        return *counts, dict(self.attributes), cells, dict(self.globals)
 
 
 @dataclass(slots=True)

@@ -124,6 +124,9 @@ class Calls(Scope):
     def _instance_method(self, owner: Instance, name: str, call: Invocation) -> Value:
         if owner.name.startswith("torch.nn."):
             return self._module_method(owner, name, call.arguments)
+        if owner.name == "logging.Logger" and name in tables.LOGGED_LATER and not call.keywords:
+            if all(isinstance(v, (Constant, Plain)) for v in call.arguments):
+                return PLAIN
         code = self._code_of_object(owner, name, call.node)
         if not code:
             return UNKNOWN

@@ -103,6 +103,7 @@ PURE_PATH = frozenset(
     "name stem suffix suffixes parent parents parts anchor root drive joinpath with_suffix with_name with_stem as_posix "
     "relative_to is_absolute match is_relative_to as_uri is_reserved".split()
 )
+LOGGED_LATER = frozenset("debug info warning error critical".split())  # where what is logged is known
 LOGGER_METHODS = frozenset("debug info warning warn error critical exception log".split())
 LOGGER_NAMES = frozenset({"log", "logger", "LOG", "LOGGER", "_log", "_logger"})
 LOCKS = frozenset({"threading.Lock", "threading.RLock"})
