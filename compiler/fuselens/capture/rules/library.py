@@ -73,7 +73,8 @@ def _logging(method: Any, level: int) -> Callable[..., Value]:
             isinstance(value, Constant) for value in told
         ):  # which nothing can change until then
             raise Break("FL103", what=what)
-        m.tracer.effects.touch(None, what)
+        if m.tracer.graphs.nested:  # which may run any number of times
+            raise Break("FL103", what=what)
         place = Constant(m.code.co_filename), Constant(span.line), Constant(m.code.co_name)
         message, *rest = told
         m.tracer.effects.calls.append((log, (receiver, Constant(level), *place, message, SequenceValue(rest, tuple))))
