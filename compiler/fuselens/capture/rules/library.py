@@ -60,23 +60,22 @@ _LEVELS = {
 }  # fmt: skip
 
 
+_LOGGERS = (logging.Logger, logging.RootLogger)  # whose methods are these
+
+
 def _logging(method: Any, level: int) -> Callable[..., Value]:
     def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """What is known while tracing is logged after the graph, from the line of the program."""
-        what = method.__qualname__
-        receiver, *told = [m.use(a) for a in args] or [None]
-        own = isinstance(receiver, ObjectValue) and receiver.source is not None
-        if not own or type(receiver.value) not in (logging.Logger, logging.RootLogger) or kwargs or not told:
-            raise Break("FL103", what=what)
-        span = m.program.span(m.instruction)
-        if span is None or not all(
-            isinstance(value, Constant) for value in told
-        ):  # which nothing can change until then
-            raise Break("FL103", what=what)
-        if m.tracer.graphs.nested:  # which may run any number of times
-            raise Break("FL103", what=what)
+        values, span = [m.use(a) for a in args], m.program.span(m.instruction)
+        receiver = values[0] if values else None
+        known = all(isinstance(value, Constant) for value in values[1:])  # and nothing can change it until then
+        again = m.tracer.graphs.nested  # which may run any number of times
+        if not isinstance(receiver, ObjectValue) or receiver.source is None or type(receiver.value) not in _LOGGERS:
+            raise Break("FL103", what=method.__qualname__)
+        if not known or len(values) < 2 or kwargs or again or span is None:
+            raise Break("FL103", what=method.__qualname__)
         place = Constant(m.code.co_filename), Constant(span.line), Constant(m.code.co_name)
-        message, *rest = told
+        _, message, *rest = values
         m.tracer.effects.calls.append((log, (receiver, Constant(level), *place, message, SequenceValue(rest, tuple))))
         return Constant(None)
 
