@@ -33,14 +33,11 @@ from .parts.part import Compiler
 from .parts.repeats import repeats
 from .parts.units import Unit, buckets, decided_by_data, of_cuts
 from .recorder import Recorder, Run
-from .refusals import eagerly, or_eager, or_ready, restoring, watched
+from .refusals import Ready, eagerly, or_eager, or_ready, restoring, watched
 from .variants import frozen, lazy_views, sharing
 
 if TYPE_CHECKING:
     from ..autograd.joint import Joint
-
-
-Ready = Callable[[], Callable[..., Any]]  # waits for compilers
 
 
 def compile_graph(captured: Captured, recorder: Recorder) -> Callable[[tuple[Any, ...]], Any]:

@@ -32,11 +32,10 @@ from . import gpu, programs
 from .effects import with_effects
 from .graph_cache import Entry, GraphCache, Program
 from .recorder import Run
-from .refusals import or_else
+from .refusals import Ready, or_else
 from .stages import LOOPS, SIMPLIFY, Work, python_numbers, through
 
 Bind = Callable[[], Call]  # waits for compilers, and loads what they made
-Ready = Callable[[], Callable[..., Any]]  # the same for a whole graph
 Keep = Callable[[Program], None]
 NOTHING: Mapping[int, Any] = MappingProxyType({})
 

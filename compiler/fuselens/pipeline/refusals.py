@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Call = Callable[[tuple[Any, ...]], Any]
+Ready = Callable[[], Call]  # waits for compilers
 log = logging.getLogger("fuselens")
 
 
@@ -35,10 +36,10 @@ def or_eager(make: Callable[[], Callable[..., Any]], run: Run) -> Callable[..., 
     return or_else(make, functools.partial(_refused, run), run)
 
 
-def or_ready(make: Callable[[], Callable[[], Call]], run: Run) -> Callable[[], Call]:
+def or_ready(make: Callable[[], Ready], run: Run) -> Ready:
     """The same of what gives a callable."""
 
-    def refused(why: report.Diagnostic) -> Callable[[], Call]:
+    def refused(why: report.Diagnostic) -> Ready:
         call = _refused(run, why)
         return lambda: call
 

@@ -31,11 +31,8 @@ from ...capture.tracing import sources as src
 from ...capture.tracing.sources import GuardProgram
 from ...capture.tracing.symbols import INTEGER, LARGEST, NotGuardable, Sizes
 from ...ir.graphs.straight_line import straight_line
-from ..refusals import as_captured
+from ..refusals import Call, Ready, as_captured
 from .units import Unit, between_decisions, borders, has_bodies_to_choose, units_pass
-
-Call = Callable[[tuple[Any, ...]], Any]
-Ready = Callable[[], Call]  # waits for compilers
 
 
 @dataclass(frozen=True)

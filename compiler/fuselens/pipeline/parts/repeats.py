@@ -36,8 +36,10 @@ def repeats(nodes: Sequence[fx.Node], least: int, grad_enabled: bool) -> list[Un
     """The nodes as parts, those that are the same as one region; none where no region saves ``least`` nodes. ``grad_enabled`` is
     whether gradients are recorded where they begin."""
     nodes = [n for n in nodes if n.op not in ("placeholder", "output")]
-    borders = _Borders(nodes, grad_enabled)
+    if any(n.op in ("get_attr", "call_module") for n in nodes):  # parts have no graphs inside
+        return []
     kinds, stretches = _kinds(nodes), list[tuple[int, int, int]]()
+    borders = _Borders(nodes, kinds, grad_enabled)
     ranges, largest = [(0, len(nodes))], max(map(_weight, nodes), default=0)
     while ranges:
         low, high = ranges.pop()
@@ -117,10 +119,10 @@ def _longest(kinds: Sequence[int], low: int, high: int) -> tuple[int, int, int] 
 class _Borders:
     """What passes from the nodes before a place to those after it."""
 
-    def __init__(self, nodes: Sequence[fx.Node], grad_enabled: bool) -> None:
+    def __init__(self, nodes: Sequence[fx.Node], kinds: Sequence[int], grad_enabled: bool) -> None:
         self.nodes = nodes
         self._number = {node: i for i, node in enumerate(nodes)}
-        self._kinds = _kinds(nodes)
+        self._kinds = kinds
         last = {n: max((self._number.get(u, len(nodes)) for u in n.users), default=-1) for n in nodes}
         self._last = [last[n] for n in nodes]
         self._entered = [False]
