@@ -148,6 +148,11 @@ def is_torch_operator(target: Any) -> bool:
     return packet._qualified_op_name.partition("::")[0] in ("aten", "prims", "prim")
 
 
+def has_schema(target: Any) -> bool:
+    """Whether ``target`` is an operator, or all overloads of one: its schema says what it writes to."""
+    return isinstance(target, (OpOverload, private.OpOverloadPacket))
+
+
 def graph_module(root: torch.nn.Module, graph: torch.fx.Graph) -> torch.fx.GraphModule:
     """A module that writes its Python code when it is first called: most graphs never are, and writing takes as long as
     splitting them."""
@@ -197,6 +202,25 @@ def is_pure(target: Any) -> bool:
     """Whether an operator only computes: it writes to no operand and draws no random numbers."""
     drawing = torch.Tag.nondeterministic_seeded
     return isinstance(target, OpOverload) and not writes_operands(target) and drawing not in target.tags
+
+
+class _OnlyComputes(private.TorchDispatchMode):
+    """Refuses operators that do more than compute."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # the handler is called as it is
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not (is_torch_operator(func) and is_pure(func)) or "empty" in func._schema.name:
+            raise RuntimeError(f"{func} does more than compute")
+        return func(*args, **(kwargs or {}))
+
+
+def only_computes() -> contextlib.AbstractContextManager[Any]:
+    """Inside, operators raise RuntimeError that write to an operand, draw random numbers, give memory as it is, or are not
+    torch's own."""
+    return _OnlyComputes()
 
 
 def drops_nothing(target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -19,6 +19,7 @@ from ..breaks import Break, raising
 from ..rules import torch_function
 from ..rules.table import RULES
 from ..rules.torch_calls import LOOKING, scaled
+from ..tracing import contents
 from ..values import assignments, attributes, tensor_attributes, text
 from ..values.algebra import (
     ArrayValue,
@@ -237,16 +238,20 @@ def _tensor_setitem(m: Machine, tensor: TensorValue, args: list[Value], kwargs: 
 
 
 def _item(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
-    if args or kwargs or not m.tracer.takes_scalars:
+    if args or kwargs:
         return None
+    if not m.tracer.takes_scalars:
+        return contents.number(m.tracer, tensor)
     return m.tracer.call("call_method", "item", (tensor,), {}, "Tensor.item")
 
 
 def _tolist(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
-    """Each number, where numbers may stay in the graph."""
+    """Each number, where numbers are known, or may stay in the graph."""
     sizes = tensor.fake.shape
-    if args or kwargs or not m.tracer.takes_scalars or not all(isinstance(n, int) for n in sizes):
+    if args or kwargs or not all(isinstance(n, int) for n in sizes):
         return None
+    if not m.tracer.takes_scalars:
+        return contents.listed(m.tracer, tensor)
     if not sizes:
         return _item(m, tensor, [], {})
     rows = (m.use(subscript(m, tensor, Constant(i))) for i in range(sizes[0]))

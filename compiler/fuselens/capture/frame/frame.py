@@ -414,7 +414,7 @@ class FrameCompiler:
         for resumed, axes in candidate.resumed():
             self.variations[resumed].axes.update({name: dict(dims) for name, dims in axes.items()})
         facts = candidate.facts(entry)
-        self._say_specialised(facts.symbols)
+        self._say_specialised(facts)
         self.recorder.on_frame(facts)
         return entry
 
@@ -465,7 +465,7 @@ class FrameCompiler:
         facts = Facts(code.co_name, codes=(code, replacement.code))
         resumed: list[tuple[types.CodeType, dict[str, dict[int, str]]]] = []
         if tracer.sizes is not None:
-            facts.symbols = self._symbols(tracer, tracer.sizes)
+            facts.symbols = _symbols(tracer, tracer.sizes)
             resumed = [(found, _symbolic_axes(tracer, variables)) for found, variables in emitter.resumed]
             for resuming, axes in resumed:
                 self.variations[resuming].axes.update(axes)
@@ -475,6 +475,13 @@ class FrameCompiler:
         entry.info = EntryInfo(tracer.guards.records, tracer.guards.texts)
         tracer.remember(self.variations[code])
         facts.guards, facts.shapes = list(tracer.guards.records), list(tracer.shapes)
+        self._say_specialised(facts)
+        for (
+            found,
+            variables,
+        ) in emitter.resumed:  # what varied before the break varies after it, and so may what was computed
+            computed = {name: set() for name, value in _parts(variables) if _is_computed(value)}
+            self.variations[found].contents.update(self.variations[code].varied_contents | computed)
         if self.config.guard_costs:
             costs = entry.guards.costs(function, args, 1000) or [None] * len(facts.guards)
             facts.guards = [dataclasses.replace(g, cost_ns=c) for g, c in zip(facts.guards, costs, strict=True)]
@@ -518,16 +525,15 @@ class FrameCompiler:
                 end = machine.steps if stop_at < 0 else stop_at
                 stop_at, found = lost.born, _break_before(lost, found, end)
 
-    def _symbols(self, tracer: Tracer, sizes: Sizes) -> list[Symbol]:
-        """Guards what the graph says about symbolic sizes, and tells of those that became numbers."""
-        symbols = sizes.add_guards(tracer.guards)
-        self._say_specialised(symbols)
-        return [*symbols, *sizes.decided_by_data(tracer.graphs.current)]
-
-    def _say_specialised(self, symbols: list[Symbol]) -> None:
-        for s in symbols:
+    def _say_specialised(self, facts: Facts) -> None:
+        """Tells of sizes that became numbers, and of tensors whose numbers are guarded."""
+        for s in facts.symbols:
             if s.specialised.removeprefix("-").isdigit() and s.span is not None:
                 self.recorder.on_diagnostic(make("FL203", s.span, what=s.source, value=s.specialised))
+        for g in facts.guards:
+            if g.kind == "CONTENTS" and g.span is not None:
+                value = g.expression.removeprefix(f"{g.source} holds ")
+                self.recorder.on_diagnostic(make("FL203", g.span, what=g.source, value=f"what it holds, {value}"))
 
     def _machine(
         self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], sizes_are: str, state: int
@@ -668,15 +674,17 @@ def unfinished(contexts: list[TorchContext], machine: Machine) -> None:
             raise CannotRebuild(context.born, context.describe(), "it is entered inside another function")
 
 
+def _symbols(tracer: Tracer, sizes: Sizes) -> list[Symbol]:
+    """Guards what the graph says about symbolic sizes; the symbols, and the numbers that data decides."""
+    return [*sizes.add_guards(tracer.guards), *sizes.decided_by_data(tracer.graphs.current)]
+
+
 def _symbolic_axes(tracer: Tracer, variables: dict[str, Value]) -> dict[str, dict[int, str]]:
     """Which sizes and integers that a resume function is given are symbolic, under the names they have here."""
     found: dict[str, dict[int, str]] = {}
-    pending = list(variables.items())
-    for name, value in pending:
+    for name, value in _parts(variables):
         used = value.realised if isinstance(value, Lazy) else value
-        if isinstance(used, SequenceValue):
-            pending += [(f"{name}[{i}]", item) for i, item in enumerate(used.items)]
-        elif isinstance(used, (TensorValue, SymbolValue)) and tracer.sizes is not None:
+        if isinstance(used, (TensorValue, SymbolValue)) and tracer.sizes is not None:
             extents = (
                 enumerate(used.fake.shape) if isinstance(used, TensorValue) else [(INTEGER, used.node.meta["val"])]
             )
@@ -691,6 +699,21 @@ def _symbolic_axes(tracer: Tracer, variables: dict[str, Value]) -> dict[str, dic
         ):
             found[name] = dict(tracer.sizes.axes[value.source.text])
     return found
+
+
+def _parts(variables: dict[str, Value]) -> Iterator[tuple[str, Value]]:
+    """What a resume function is given, the items of sequences too, under the names they have there."""
+    pending = list(variables.items())
+    for name, value in pending:
+        used = value.realised if isinstance(value, Lazy) else value
+        if isinstance(used, SequenceValue):
+            pending += [(f"{name}[{i}]", item) for i, item in enumerate(used.items)]
+        else:
+            yield name, value
+
+
+def _is_computed(value: Value) -> bool:
+    return isinstance(value, TensorValue) and value.source is None
 
 
 def _first_span(code: types.CodeType) -> Span:

@@ -323,7 +323,7 @@ def written(
         "resumed": [_written_axes(resumed, axes, code, resumes) for resumed, axes in made.resumed if axes],
         "history": [
             {name: list(found) for name, found in values.items()}
-            for values in (history.sizes, history.integers, history.floats)
+            for values in (history.sizes, history.integers, history.floats, history.contents)
         ],
     }
 
@@ -423,7 +423,10 @@ class Candidate:
 
     def is_outdated(self, variation: Variation) -> bool:
         """Whether sizes or numbers are fixed in it that are known to vary."""
-        return self.compiles and variation.outdates(self.data["symbolic"], *self.data["history"])
+        if not self.compiles:
+            return False
+        sizes, integers, floats, _ = self.data["history"]
+        return variation.outdates(self.data["symbolic"], sizes, integers, floats)
 
     def resumed(self) -> Iterator[tuple[types.CodeType, Axes]]:
         """The resume functions that are given sizes that are symbols."""
@@ -434,7 +437,9 @@ class Candidate:
     def remember(self, variation: Variation) -> None:
         """Notes the sizes and numbers that this was compiled for."""
         for known, found in zip(
-            (variation.sizes, variation.integers, variation.floats), self.data["history"], strict=True
+            (variation.sizes, variation.integers, variation.floats, variation.contents),
+            self.data["history"],
+            strict=True,
         ):
             for name, values in found.items():
                 known.setdefault(name, set()).update(values)  # type: ignore[attr-defined]

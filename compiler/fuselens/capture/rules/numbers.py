@@ -10,6 +10,7 @@ import torch
 
 from .. import classify
 from ..breaks import Break, raising
+from ..tracing import contents
 from ..values import attributes
 from ..values.algebra import (
     ArrayValue,
@@ -41,6 +42,8 @@ def _number(kind: type, methods: tuple[str, ...]) -> Rule:
         if isinstance(value, (TensorValue, ArrayValue)) and m.tracer.takes_scalars and kind is not complex:
             value = m.use(m.call(NamedMethod(value, "item"), [], {}))
             args = [value]
+        elif isinstance(value, TensorValue) and (known := contents.number(m.tracer, value)) is not None:
+            args = [known]
         if isinstance(value, ObjectValue):
             return _number_of_object(m, kind, methods, value)
         made = _number_of_symbol(m, kind, value) if isinstance(value, SymbolValue) else None

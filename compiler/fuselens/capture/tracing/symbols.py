@@ -61,13 +61,14 @@ class Variation:
 
     ``axes`` names dimensions, and integers (under :data:`INTEGER`), that are symbols from the start; ``kept`` are those that
     varied in earlier runs, floats too (None: nobody has asked yet); ``sizes``, ``integers`` and ``floats`` are those of the
-    compilations so far.
+    compilations so far. ``contents`` are the numbers that tensors held in compilations that rely on them; none where they varied.
     """
 
     axes: dict[str, dict[int, str]] = field(default_factory=dict)
     sizes: dict[str, set[tuple[int, ...]]] = field(default_factory=dict)
     integers: dict[str, set[int]] = field(default_factory=dict)
     floats: dict[str, set[float]] = field(default_factory=dict)
+    contents: dict[str, set[Any]] = field(default_factory=dict)
     exact_floats: bool = False  # a guard on one could not be expressed
     kept: dict[str, set[int]] | None = None
 
@@ -86,6 +87,19 @@ class Variation:
         before += [{INTEGER: number} for number in (*self.integers.get(text, ()), *self.floats.get(text, ()))]
         other = {d for d, value in values.items() if any(earlier.get(d, value) != value for earlier in before)}
         return other | self.varied_before(text)
+
+    def is_steady(self, text: str, numbers: Any) -> bool:
+        """Whether a tensor, at ``text``, held these numbers in every compilation that relies on them. If not, it never will be."""
+        before = self.contents.get(text)
+        if before is None or numbers in before:
+            return True
+        before.clear()
+        return False
+
+    @property
+    def varied_contents(self) -> dict[str, set[Any]]:
+        """The tensors whose numbers varied, as :attr:`contents`."""
+        return {text: set() for text, numbers in self.contents.items() if not numbers}
 
     def outdates(self, symbols: Mapping[str, Any], sizes: Mapping[str, Any], *numbers: Mapping[str, Any]) -> bool:
         """Whether something that varied before did not begin as a symbol in a compilation for these sizes and numbers."""

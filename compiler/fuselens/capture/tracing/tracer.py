@@ -38,7 +38,7 @@ from ..values.algebra import (
     TensorValue,
     Value,
 )
-from . import fake_calls, graph_inputs, wrappers
+from . import contents, fake_calls, graph_inputs, wrappers
 from .effects import Effects, Exceptions
 from .graphs import Graphs
 from .sources import GuardProgram, Source
@@ -67,6 +67,7 @@ class Tracer:
         self.effects = Effects(self.graphs)
         self.exceptions = Exceptions()
         self.objects = Objects()
+        self.contents = contents.Contents()
         # (class, name, class after which) by ids → the classes, that which has the member, and where: guarded
         self.members: dict[tuple[int, str, int], tuple[type, type | None, type | None, Source | None]] = {}
         self.torch_state = TorchState(config, self.guards, self.graphs, function_state)
@@ -118,6 +119,8 @@ class Tracer:
             variation.integers.setdefault(text, set()).add(value)
         for text, value in self.objects.floats.items():
             variation.floats.setdefault(text, set()).add(value)
+        for text, numbers in self.contents.read.items():
+            variation.contents.setdefault(text, set()).add(numbers)
 
     def symbolic(self) -> dict[str, dict[int, Any]]:
         """The sizes and numbers of inputs that began as symbols, by source text and dimension."""
@@ -233,7 +236,17 @@ class Tracer:
         tensors = _tensor_values(args, kwargs)
         inputs = [v.fake for v in tensors if v.source is not None]
         before = [fake_calls.geometry(t) for t in inputs] if changes else []
-        result = self._fake_result(kind, target, node_args, node_kwargs, what, changes=bool(before))
+        try:
+            result = self._fake_result(kind, target, node_args, node_kwargs, what, changes=bool(before))
+        except Break as found:
+            known = (
+                None
+                if changes or found.code not in _NEED_NUMBERS
+                else contents.called(self, kind, target, args, kwargs, what)
+            )
+            if known is None:
+                raise
+            return known
         after = [fake_calls.geometry(t) for t in inputs] if changes else []
         if (self.graphs.nested or not fake_calls.reshapes(kind, target)) and before != after:
             raise Break("FL110", what=what, why="it changes the shape or strides of an input")
@@ -387,6 +400,7 @@ def _tensor_values(args: tuple[Value, ...], kwargs: dict[str, Value]) -> list[Te
     return found
 
 
+_NEED_NUMBERS = ("FL102", "FL108")
 _COMPARISONS = (operator.eq, operator.ne)
 _TO_ITEMS = ("setitem", "__setitem__")
 _DTYPES: dict[Any, torch.dtype] = {

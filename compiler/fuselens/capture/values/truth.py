@@ -14,6 +14,7 @@ from ... import torch_private
 from ..arrays import operations as arrays
 from ..breaks import Break
 from ..rules import torch_function
+from ..tracing import contents
 from ..tracing.tracer import specialise
 from . import attributes
 from .algebra import (
@@ -83,14 +84,22 @@ def _of_constant(m: Machine, value: Constant) -> bool:
     return bool(value.value)
 
 
-@_TRUTH.of(TruthValue, ArrayValue)
+@_TRUTH.of(TruthValue)
+def _not_yet_taken(m: Machine, value: TruthValue) -> bool | None:
+    return truth(m, value.tensor)
+
+
+@_TRUTH.of(ArrayValue)
 def _of_data(m: Machine, value: Value) -> None:
     return None
 
 
 @_TRUTH.of(TensorValue)
 def _of_tensor(m: Machine, value: TensorValue) -> bool | None:
-    """Known of a uniform number that is compared with a bound of those: what skips layers with probability 0 never does."""
+    """Known of small integers that are guarded, and of a uniform number that is compared with a bound of those: what skips
+    layers with probability 0 never does."""
+    if value.fake.numel() == 1 and (known := contents.number(m.tracer, value)) is not None:
+        return bool(known.value)
     node = value.node
     compares = _COMPARISONS.get(node.target) if value.kind is torch.Tensor and value.fake.numel() == 1 else None
     if compares is None or node.users or node.kwargs or len(node.args) != 2:
