@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -49,7 +50,14 @@ def sizes(x: Tensor, grid: Tensor) -> Any:
 def places(x: Tensor, grid: Tensor) -> Any:
     mask = grid[:, 0] > 1
     both = torch.stack([mask, ~mask, mask], dim=1)
-    return x[:2][mask], x.view(2, 3, 12)[both], torch.nonzero(mask), grid[mask], x.view(2, 6, 6)[mask, 1:3], torch.where(both)
+    return (
+        x[:2][mask],
+        x.view(2, 3, 12)[both],
+        torch.nonzero(mask),
+        grid[mask],
+        x.view(2, 6, 6)[mask, 1:3],
+        torch.where(both),
+    )
 
 
 def windows(x: Tensor, grid: Tensor) -> Any:
@@ -58,7 +66,14 @@ def windows(x: Tensor, grid: Tensor) -> Any:
     return torch.split(x, [ends[0] % 7, 12 - ends[0] % 7], dim=0), index[index != -100], torch.unique(grid)
 
 
-PROGRAMS = [listed, one_number, branches, repeated, sizes, places, windows]
+def indices(x: Tensor, grid: Tensor) -> Any:
+    rows, n = [x, x + 1, x + 2, x + 3], grid[0, 1]
+    made = [row * i for i, row in zip(range(n), rows, strict=False)]
+    places = torch.tensor([[grid[0, 0], n], [n + 1, 7]]), max(n, grid[0, 2]), min(grid[1]), hex(n)
+    return rows[n], rows[:n], made, [t * h for t, h, w in grid], places
+
+
+PROGRAMS = [indices, listed, one_number, branches, repeated, sizes, places, windows]
 
 
 def agree(got: Any, wanted: Any) -> None:
@@ -97,7 +112,12 @@ def test_what_is_read_is_known(program: Callable[..., Any], backend: str) -> Non
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 def test_other_numbers_give_others(program: Callable[..., Any]) -> None:
     compiled = fuselens.compile(program, backend="eager")
-    others = [GRID, torch.tensor([[1, 2, 3], [1, 4, 4]]), torch.tensor([[2, 3, 2], [3, 1, 4]]), torch.tensor([[3, 1, 1], [1, 4, 2]])]
+    others = [
+        GRID,
+        torch.tensor([[1, 2, 3], [1, 4, 4]]),
+        torch.tensor([[2, 3, 2], [3, 1, 4]]),
+        torch.tensor([[3, 1, 1], [1, 4, 2]]),
+    ]
     for grid in (*others, *others):
         agree(compiled(X, grid), program(X, grid))
 
@@ -156,7 +176,9 @@ def an_array_is_written(x: Tensor, n: Tensor) -> Any:
 
 
 @pytest.mark.parametrize(
-    "program", [written_itself, written_through_a_view, written_after, a_result_is_written, an_array_is_written], ids=lambda p: p.__name__
+    "program",
+    [written_itself, written_through_a_view, written_after, a_result_is_written, an_array_is_written],
+    ids=lambda p: p.__name__,
 )
 @pytest.mark.parametrize("inference", [False, True])
 def test_writes_are_seen(program: Callable[..., Any], inference: bool) -> None:
@@ -261,6 +283,17 @@ def test_numbers_that_stay_in_the_graph_are_not_guarded() -> None:
     for k in (2, 3, 4):
         agree(compiled(X, torch.tensor(k)), X * k)
     assert graphs(compiled) == 1 and not said(compiled, "FL203")
+
+
+def test_what_is_an_index() -> None:
+    def program(x: Tensor, n: Tensor) -> Any:
+        return [x, x + 1][n], operator.index(n), range(n)
+
+    for n in (torch.tensor(True), torch.tensor([False])):
+        agree(fuselens.compile(program, backend="eager")(X, n), program(X, n))
+    for n in (torch.tensor(1.0), torch.tensor([1, 1])):
+        with pytest.raises(TypeError, match="index"):
+            fuselens.compile(program, backend="eager")(X, n)
 
 
 def test_under_a_transform_and_a_mode() -> None:

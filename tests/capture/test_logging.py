@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -145,3 +146,49 @@ def test_what_is_not_known_breaks_the_graph(function: Callable[[Tensor], Tensor]
     torch.testing.assert_close(compiled(x), wanted)
     assert [found[:3] for found in handler.found] == [found[:3] for found in told] and told
     assert compiled.__fuselens__.recorder.report.breaks[0].code == "FL103"
+
+
+@functools.lru_cache(None)
+def once(logger: logging.Logger, *args: Any, **kwargs: Any) -> None:
+    logger.warning(*args, **kwargs)
+
+
+@functools.lru_cache(None)
+def once_of(logger: logging.Logger, text: str) -> str:
+    logger.warning(text)
+    return text.upper()
+
+
+def test_what_is_logged_once_is(handler: Kept) -> None:
+    """The cache decides whether it is logged, when the graph has run."""
+
+    def program(x: Tensor, n: int) -> Tensor:
+        y = x.sin()
+        once(log, f"a text of {n}")
+        once(log, "another")
+        return y * n
+
+    once.cache_clear()
+    compiled = fuselens.compile(program, backend="eager")
+    x = torch.ones(3)
+    for n in (2, 2, 3, 3, 2):
+        assert torch.equal(compiled(x, n), program(x, n) if n == 0 else x.sin() * n)
+    mine = list(handler.found)
+    assert len(compiled.__fuselens__.recorder.report.graphs) == 2
+    assert not compiled.__fuselens__.recorder.report.breaks
+    handler.found.clear()
+    once.cache_clear()
+    for n in (2, 2, 3, 3, 2):
+        program(x, n)
+    assert mine == handler.found and len(mine) == 3
+
+
+def test_what_a_function_gives_that_logs_once_is_not_known(handler: Kept) -> None:
+    def program(x: Tensor) -> tuple[Tensor, str]:
+        return x.sin() * 2, once_of(log, "text")
+
+    once_of.cache_clear()
+    compiled = fuselens.compile(program, backend="eager")
+    for _ in range(2):
+        assert compiled(torch.ones(3))[1] == "TEXT"
+    assert [record[2] for record in handler.found] == ["text"]

@@ -15,6 +15,7 @@ from ..breaks import Break, raising
 from ..calls.methods import from_keys, in_order, tensor_method
 from ..hook import _hook
 from ..polyfills import python as polyfills
+from ..tracing import contents
 from ..values import attributes, text
 from ..values.algebra import (
     ArrayValue,
@@ -390,8 +391,9 @@ def _extreme(function: Any, symbol: str) -> Rule:
     compare = operator.lt if symbol == "<" else operator.gt
 
     def precedes(m: Machine, one: Value, other: Value) -> bool:
-        tensors = isinstance(one, TensorValue) or isinstance(other, TensorValue)
-        truth = None if tensors else m.truth(binary(m, compare, one, other, symbol))
+        tensors = [v for v in (one, other) if isinstance(v, TensorValue)]
+        known = all(contents.number(m.tracer, v) is not None for v in tensors)
+        truth = m.truth(binary(m, compare, one, other, symbol)) if known else None
         if truth is None:
             raise Break("FL102", what=f"{function.__name__}() of tensors")
         return truth

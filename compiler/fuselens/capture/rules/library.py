@@ -51,7 +51,13 @@ def log(logger: logging.Logger, level: int, file: str, line: int, function: str,
         _handle(logger, logger.makeRecord(logger.name, level, file, line, message, arguments, None, function))
 
 
+def call_logging(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Calls a function with a cache that does nothing but to log, where its cache does not have that call."""
+    _call(function, args, kwargs)
+
+
 _handle = _hook.disabled(lambda logger, record: logger.handle(record))  # handlers are no part of what is compiled
+_call = _hook.disabled(lambda function, args, kwargs: function(*args, **kwargs))
 
 
 _LEVELS = {
@@ -69,7 +75,7 @@ def _logging(method: Any, level: int) -> Callable[..., Value]:
         values, span = [m.use(a) for a in args], m.program.span(m.instruction)
         receiver = values[0] if values else None
         known = all(isinstance(value, Constant) for value in values[1:])  # and nothing can change it until then
-        again = m.tracer.graphs.nested  # which may run any number of times
+        again = m.tracer.graphs.repeats
         if not isinstance(receiver, ObjectValue) or receiver.source is None or type(receiver.value) not in _LOGGERS:
             raise Break("FL103", what=method.__qualname__)
         if not known or len(values) < 2 or kwargs or again or span is None:
@@ -280,10 +286,10 @@ def _known(m: Machine, value: Value) -> Any:
 
 @called(functools._lru_cache_wrapper)
 def _call_cached(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """A function with a cache belongs to the running program, unless tracing shows that it only computes something.
+    """A function with a cache belongs to the running program, unless tracing shows that it only computes or logs.
 
-    Then when it runs does not matter. What its cache gives is looked up, and compared, when guards are checked. Those of
-    einops depend on their arguments alone: they are asked while tracing.
+    Then when it runs does not matter. What its cache gives is looked up, and compared, when guards are checked. One that logs is
+    called after the graph, each time. Those of einops depend on their arguments alone: they are asked while tracing.
     """
     if value.value in RULES:
         return RULES[value.value](m, args, kwargs)
@@ -297,13 +303,17 @@ def _call_cached(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict
             raise raising(e) from None
         return m.use(m.tracer.lazy(result, src.constant(result, f"{value.describe()}(…)")))
     receiver = m.use(args[0]) if args and known[0] is UNKNOWN else None
-    if receiver is not None and _is_given(receiver, m):
-        known = known[1:]
-    else:
-        receiver = None
-    if value.source is None or any(k is UNKNOWN for k in (*known, *named.values())):
+    known = known if receiver is None else known[1:]
+    exists = receiver is None or (isinstance(receiver, ObjectValue) and receiver.source is not None)
+    if value.source is None or not exists or any(k is UNKNOWN for k in (*known, *named.values())):
         raise Break("FL104", what=value.describe(), why="its cache decides what it gives")
-    if not _only_computes(m, value, args, kwargs):
+    calls, nested = m.tracer.effects.calls, m.tracer.graphs.nested
+    before = len(calls)
+    result = _computed_aside(m, value, args, kwargs)
+    if result is not None and result.is_none and len(calls) > before and not nested:
+        calls[before:] = [(call_logging, (value, SequenceValue(list(args), tuple), DictValue(dict(kwargs))))]
+        return result
+    if result is None or len(calls) > before or not (receiver is None or _is_given(receiver, m)):
         raise Break("FL104", what=value.describe(), why="its cache decides what it gives")
     if receiver is None or receiver.source is None:
         look_up = _LookUp(known, named)
@@ -336,8 +346,8 @@ def _einops_backend(m: Machine, value: FunctionValue, args: list[Value], kwargs:
 NAMED_RULES["einops._backends", "get_backend"] = _einops_backend
 
 
-def _only_computes(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> bool:
-    """Whether a call of the function that has a cache does nothing but to compute: it is traced aside."""
+def _computed_aside(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """What a function that has a cache gives, traced aside; None where a call does more than to compute and to log."""
     assert value.source is not None
     tracer = m.tracer
     before, operations = _outside(m), tracer.graphs.operations
@@ -345,12 +355,13 @@ def _only_computes(m: Machine, value: ObjectValue, args: list[Value], kwargs: di
     variation, tracer.variation = tracer.variation, None  # a size or number that varies would be computed with
     try:
         with tracer.graphs.scope() as scope:
-            deep_use(m, m.call(function, args, kwargs))
+            scope.aside = True
+            result = deep_use(m, m.call(function, args, kwargs))
     finally:
         tracer.variation = variation
     tracer.graphs.operations = operations
     random = any(map(torch_private.may_draw, scope.graph.nodes))
-    return not scope.captured and not random and _outside(m) == before
+    return None if scope.captured or random or _outside(m) != before else result
 
 
 def _outside(m: Machine) -> tuple[Any, ...]:

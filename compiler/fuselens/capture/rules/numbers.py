@@ -42,8 +42,8 @@ def _number(kind: type, methods: tuple[str, ...]) -> Rule:
         if isinstance(value, (TensorValue, ArrayValue)) and m.tracer.takes_scalars and kind is not complex:
             value = m.use(m.call(NamedMethod(value, "item"), [], {}))
             args = [value]
-        elif isinstance(value, TensorValue) and (known := contents.number(m.tracer, value)) is not None:
-            args = [known]
+        elif value is not None:
+            args = [contents.number(m.tracer, value) or value]
         if isinstance(value, ObjectValue):
             return _number_of_object(m, kind, methods, value)
         made = _number_of_symbol(m, kind, value) if isinstance(value, SymbolValue) else None
@@ -166,7 +166,10 @@ def _of_index(function: Any) -> Rule:
     """A builtin that takes what can be an index."""
 
     def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        given = [Constant(index_of(m, a)) if isinstance(m.use(a), ObjectValue) else m.use(a) for a in args]
+        given = [
+            Constant(index_of(m, a)) if isinstance(m.use(a), ObjectValue) else contents.index(m.tracer, a) or m.use(a)
+            for a in args
+        ]
         return fold(m, function, given, kwargs, function.__name__)
 
     return run

@@ -118,8 +118,15 @@ class Contents:
 
 def number(tracer: Tracer, value: Value) -> Constant | None:
     """The number in a tensor with one element, where it is known."""
-    held = tracer.contents.of(tracer, value)
+    held = tracer.contents.of(tracer, tracer.use(value))
     return Constant(held.item()) if held is not None and held.numel() == 1 else None
+
+
+def index(tracer: Tracer, value: Value) -> Constant | None:
+    """The index that a tensor stands for, where it is known."""
+    value = tracer.use(value)
+    known = number(tracer, value) if isinstance(value, TensorValue) and value.fake.dtype in _WHOLE else None
+    return None if known is None else Constant(int(known.value))
 
 
 def listed(tracer: Tracer, value: Value) -> Value | None:

@@ -113,7 +113,7 @@ def _break_of(error: Exception, what: str) -> Break:
         return Break("FL108", what=what)
     if isinstance(error, torch_private.FAKE_OPERATOR_ERRORS):
         return Break("FL123", what=what, why=_first_line(error))
-    if torch_private.needs_data(error):
+    if torch_private.needs_data(error) or "its data is not allocated" in str(error):
         return Break("FL102", what=what)
     if "no fake impl" in str(error):
         return Break("FL123", what=what, why="it is a custom operator without a fake implementation")

@@ -31,6 +31,7 @@ class Scope:
         self.serial = next(serials)
         self.captured: dict[fx.Node, fx.Node] = {}
         self.transform = False  # torch.func runs it
+        self.aside = False  # nothing runs it: what is traced in it is only looked at
         self.mapped: set[fx.Node] | None = None  # the parameters that vmap goes over, if it runs it
         self.standing: dict[fx.Node, fx.Node] = {}  # for which node around it a parameter stands
         self.grad_mode_known = True  # False in a backward, which may be differentiated itself
@@ -131,6 +132,11 @@ class Graphs:
     def nested(self) -> bool:
         """Whether a graph inside the captured one grows now."""
         return len(self.scopes) > 1
+
+    @property
+    def repeats(self) -> bool:
+        """Whether what is traced now may run any number of times, or never."""
+        return any(not scope.aside for scope in self.scopes[1:])
 
     @property
     def transformed(self) -> bool:

@@ -12,6 +12,7 @@ from ... import torch_private
 from .. import classify
 from ..breaks import Break, raising
 from ..rules import torch_function
+from ..tracing import contents
 from . import attributes
 from .algebra import (
     ArrayValue,
@@ -170,7 +171,13 @@ def _index_of_slice(m: Machine, key: SliceValue) -> Any:
     return slice(*parts) if all(p is None or isinstance(p, int) for p in parts) else _unknown_index(m, key)
 
 
-@_INDICES.of(TensorValue, SymbolValue)
+@_INDICES.of(TensorValue)
+def _index_of_tensor(m: Machine, key: TensorValue) -> Any:
+    known = contents.index(m.tracer, key)
+    return _unknown_index(m, key) if known is None else known.value
+
+
+@_INDICES.of(SymbolValue)
 def _unknown_index(m: Machine, key: Value) -> Any:
     raise Break("FL105", what="an index", why=f"{key.describe()} is not known while tracing")
 
