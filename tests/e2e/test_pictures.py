@@ -270,7 +270,8 @@ class Block(nn.Module):
         return x + torch.tanh(self.down(torch.relu(y) * y.cos())) * x.sin().abs()
 
 
-model = fuselens.compile(nn.Sequential(*(Block() for _ in range(60))), example_inputs=(torch.zeros(8, 32),))
+blocks = nn.Sequential(*(Block() for _ in range(60)))
+model = fuselens.compile(blocks, example_inputs=(torch.zeros(8, 32),), options={"regions": False})  # one graph of them all
 """
 
 STEPS = 24
@@ -319,3 +320,12 @@ def test_a_graph_of_thousands_can_be_panned(workbench: Workbench, workspace: Pat
     record_property("frames", figures)
     print(figures)
     assert len(times) == STEPS
+
+
+def test_layers_that_repeat_are_one_graph_in_the_picture(workbench: Workbench, workspace: Path):
+    path = workspace / "deep.py"
+    path.write_text(LARGE.replace(', options={"regions": False}', ""))
+    page = shown(workbench, path, "model")
+    tab(page, "Fused graph")
+    until("its nodes", lambda: 100 < nodes(page) < 600)
+    workbench.screenshot("pictures-deep")

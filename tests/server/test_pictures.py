@@ -162,3 +162,14 @@ async def test_over_lsp(editor: Any, tmp_path: Any, good: str):
     assert data.memory[0].steps[0].bytes > 0
     assert data.timing.name == "toy"
     file.close()
+
+
+def test_a_graph_that_is_compiled_in_parts_is_its_parts(toy: Any):
+    file = toy.file()
+    whole, part = file.functions[0].graphs[:2]
+    whole.structure, part.part_of = [], whole.id
+    part.structure = [Operation("t0", "aten.abs.default", "forward", "f32[n]", 512)]
+    part.runs = 48
+    (only,) = pictures(toy.view(report=file), "toy")["graphs"]
+    assert only["id"] == part.id
+    assert only["frame"] == f"{part.frame}, runs 48 times"

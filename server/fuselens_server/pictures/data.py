@@ -176,7 +176,7 @@ def pictures(view: View, qualname: str | None = None, copied: float | None = Non
         functions=[r.function for r in reports],
         target=report.target if report else "",
         stale=view.stale,
-        graphs=[g for graph in report.graphs for g in _graphs(report, graph, colours, places)] if report else [],
+        graphs=[g for graph in _shown(report) for g in _graphs(report, graph, colours, places)] if report else [],
         memory=[m for graph in report.graphs for m in _memory(graph, places)] if report else [],
         timing=_timing(report) if report else None,
         run=_run(view, report, places) if report else None,
@@ -186,6 +186,12 @@ def pictures(view: View, qualname: str | None = None, copied: float | None = Non
 
 
 # --- the fused graph --------------------------------------------------------------------------------------------------
+
+
+def _shown(report: Report) -> list[Graph]:
+    """The graphs, but for those without operations of their own that are compiled in parts, which are graphs, too."""
+    cut = {g.part_of for g in report.graphs}
+    return [g for g in report.graphs if g.structure or g.id not in cut]
 
 
 def _graphs(report: Report, graph: Graph, colours: Colours, places: _Places) -> list[GraphData]:
@@ -207,7 +213,7 @@ def _graph(graph: Graph, phase: str, colours: Mapping[tuple[str, str], int], pla
             spans[name] += o.spans
     return GraphData(
         id=graph.id,
-        frame=graph.frame,
+        frame=f"{graph.frame}, runs {graph.runs} times" if graph.runs > 1 else graph.frame,
         phase=phase,
         place=places.number((graph.span,) if graph.span else ()),
         eager=graph.fallback,
