@@ -157,8 +157,8 @@ def test_shapes_that_depend_on_data(fn, backend):
 
 
 def test_both_are_off_by_default():
-    assert agrees_with_eager(item, (X, N)).breaks[0].code == "FL102"
-    assert agrees_with_eager(as_int, (X, N)).breaks[0].code == "FL102"
+    assert agrees_with_eager(item, (X, F)).breaks[0].code == "FL102"
+    assert agrees_with_eager(as_int, (X, F)).breaks[0].code == "FL102"
     assert agrees_with_eager(lambda x: x.nonzero(), (X,)).breaks[0].code == "FL108"
 
 

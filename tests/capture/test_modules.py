@@ -360,14 +360,10 @@ layers = {
     "maxunp": (nn.ReflectionPad2d(1), t(1, 2, 4, 4)),
     "chsh": (nn.ChannelShuffle(2), t(1, 4, 2, 2)),
 }
-# Where `nonzero` broke the graph before, a method of the tensor that it gave is called, or not: versions of Python differ.
-ADAPTIVE = "FL105 FL108" if sys.version_info[:2] == (3, 13) and torch.__version__ < "2.14" else "FL104 FL105 FL108"
 BREAKS = {
     "bn_nomom_train": "FL102",
     "ctc_train": "FL108",
     "ctc_eval": "FL108",
-    "adaptlsm_train": ADAPTIVE,
-    "adaptlsm_eval": ADAPTIVE,
 }
 for k, (m, a) in layers.items():
     a = a if isinstance(a, tuple) else (a,)

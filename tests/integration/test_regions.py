@@ -434,3 +434,94 @@ def test_any_sequence_of_layers(kinds: list[str], rounds: int, rest: list[str]) 
     activations = {"a": F.gelu, "b": F.relu, "c": torch.sigmoid}
     torch.manual_seed(0)
     check(Deep(*(Block(activations[k]) for k in [*kinds * rounds, *rest])), inputs(), calls=1)
+
+
+# --- loops that were unrolled ------------------------------------------------------------------------------------------
+
+
+class Series(nn.Module):
+    """Two cells over a series, and then over what they said last, as in torch's example of time series."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.LSTMCell(1, 5), nn.LSTMCell(5, 5), nn.Linear(5, 1)
+
+    def forward(self, series: Tensor, more: int = 0, state: Tensor | None = None) -> Tensor:
+        a = b = c = d = torch.zeros(series.shape[0], 5) if state is None else state
+        found = []
+        for item in series.split(1, dim=1):
+            a, b = self.first(item, (a, b))
+            c, d = self.second(a, (c, d))
+            found.append(self.last(c))
+        for _ in range(more):
+            a, b = self.first(found[-1], (a, b))
+            c, d = self.second(a, (c, d))
+            found.append(self.last(c))
+        return torch.cat(found, dim=1)
+
+
+def series(steps: int) -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(0)
+    return Series(), torch.randn(3, steps)
+
+
+def test_the_first_step_is_one_of_the_steps() -> None:
+    """It is given zeros, which have no gradients, four times over: others have four values that do."""
+    model, given = series(40)
+    report = check(model, given)
+    (region,) = regions(report)
+    assert region.runs == 20 and region.operations == 14
+    assert sum(graph.part_of is not None for graph in report.graphs) == 3  # with what takes the series apart, and joins
+
+
+def test_a_state_that_is_given_may_have_gradients() -> None:
+    model, given = series(40)
+    other = copy.deepcopy(model)
+    compiled = fuselens.compile(model, fullgraph=True)
+    states = [torch.ones(3, 5, requires_grad=True) for _ in range(2)]
+    for net, call, state in ((model, compiled, states[0]), (other, other, states[1])):
+        net.zero_grad()
+        call(given, 0, state).sum().backward()
+    torch.testing.assert_close(states[0].grad, states[1].grad)
+    torch.testing.assert_close([p.grad for p in model.parameters()], [p.grad for p in other.parameters()])
+    assert regions(compiled.__fuselens__.recorder.report)
+
+
+def test_two_loops_are_two_regions() -> None:
+    model, given = series(40)
+    report = check(model, given, 30)
+    assert sorted(graph.runs for graph in regions(report)) == [15, 20]
+
+
+def test_a_step_that_writes_to_what_it_is_given() -> None:
+    """Then it matters which of them are one tensor."""
+
+    class Writes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            a = b = x.sin()
+            for _ in range(24):
+                a += 1.0
+                b = self.layer(b) * a
+                a = b.cos() * self.layer(a).sigmoid() + a.sin().exp().tanh()
+            return a + b
+
+    torch.manual_seed(0)
+    with torch.no_grad():
+        model = Writes()
+        other = copy.deepcopy(model)
+        compiled = fuselens.compile(model, fullgraph=True)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(inputs()), other(inputs()), atol=1e-5, rtol=1e-4)
+
+
+def test_many_pieces_are_joined_by_one_call() -> None:
+    pieces = [torch.randn(3, k % 3) for k in range(60)]
+    compiled = fuselens.compile(lambda *many: torch.cat(many, dim=1) * 2)
+    torch.testing.assert_close(compiled(*pieces), torch.cat(pieces, dim=1) * 2)
+    (graph,) = compiled.__fuselens__.recorder.report.graphs
+    assert graph.externs == ["aten.cat.default"] and len(graph.kernels) == 1
+    assert [d.verdict for d in graph.decisions if d.subject.startswith("aten.cat")] == ["extern"]

@@ -28,6 +28,10 @@ class Declined(Exception):
     """A rule declines an operation: it becomes an extern call, for the reason given."""
 
 
+class Called(Declined):
+    """The same, where ATen's operator serves better than loops."""
+
+
 class LoweringError(Exception):
     """The graph cannot be expressed in the loop IR at all (FL404: it runs eagerly)."""
 

@@ -21,7 +21,7 @@ from fuselens import torch_private
 from fuselens.ir import collectives, user_kernels
 from fuselens.ir.affine import symbol_names
 from fuselens.ir.loops import Buffer, Extern, Graph, Ref
-from fuselens.lowering.builder import Builder, Declined, LoweringError, Pair, contiguous_strides, expression
+from fuselens.lowering.builder import Builder, Called, Declined, LoweringError, Pair, contiguous_strides, expression
 from fuselens.lowering.dtypes import FLOAT8, NAMES, PARTS, REALS, WIDE_UNSIGNED
 from fuselens.lowering.operators import (
     complex_numbers,
@@ -304,7 +304,7 @@ class _Walk:
         numbers = bool(self.numbers) and self._has_numbers(args, kwargs)
         if numbers and not isinstance(rule, pointwise.Formula) and packet not in _FILLS:
             raise LoweringError(f"{target} is given a float that varies")
-        before, known = len(self.low.nodes), len(self.low.buffers)
+        before, known, better = len(self.low.nodes), len(self.low.buffers), False
         try:
             if rule is not None and torch_private.written_arguments(target) == ():
                 return rule(self.low, meta, args, kwargs)  # type: ignore[arg-type]
@@ -313,9 +313,9 @@ class _Walk:
         except (Declined, NotImplementedError) as declined:
             if numbers:
                 raise LoweringError(f"{target} is given a float that varies") from declined
-            reason = str(declined)
+            reason, better = str(declined), isinstance(declined, Called)
             self._undo(before, known)
-        return self._extern(node, target, meta, args, kwargs, reason)
+        return self._extern(node, target, meta, args, kwargs, reason, better)
 
     def _rule(self, target: Any, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Rule | None, str]:
         """The rule that makes loops of an operator on such operands, and the reason if that is not what becomes of it."""
@@ -379,14 +379,17 @@ class _Walk:
             self.moved[value.name] = self.low.pair(made)
         return self.moved[value.name]
 
-    def _extern(self, node: fx.Node, target: Any, meta: Any, args: Any, kwargs: Any, reason: str) -> Any:
+    def _extern(
+        self, node: fx.Node, target: Any, meta: Any, args: Any, kwargs: Any, reason: str, better: bool = False
+    ) -> Any:
+        """A call of ATen's operator, for a ``reason``: ``better`` than loops, as those of vendors are, or for want of loops."""
         args, kwargs = self._in_memory(args), self._in_memory(kwargs)
         if node.meta.get("random"):
             reason = node.meta.get("draws", _RANDOM)
         packet = str(target).rpartition(".")[0]
         if torch_private.shares_memory(target):
             target = _copying(target)
-        verdict = "extern" if packet in VENDOR or "draws" in node.meta else "fallback"
+        verdict = "extern" if better or packet in VENDOR or "draws" in node.meta else "fallback"
         subject = str(args[0] if target is user_kernels.LAUNCHED else target)
         self.low.decide(verdict, subject, reason, operator=str(target))
         mutated = torch_private.written_arguments(target)

@@ -703,13 +703,14 @@ def _symbolic_axes(tracer: Tracer, variables: dict[str, Value]) -> dict[str, dic
 
 def _parts(variables: dict[str, Value]) -> Iterator[tuple[str, Value]]:
     """What a resume function is given, the items of sequences too, under the names they have there."""
-    pending = list(variables.items())
+    pending, seen = list(variables.items()), set[int]()  # lists may hold themselves
     for name, value in pending:
         used = value.realised if isinstance(value, Lazy) else value
-        if isinstance(used, SequenceValue):
-            pending += [(f"{name}[{i}]", item) for i, item in enumerate(used.items)]
-        else:
+        if not isinstance(used, SequenceValue):
             yield name, value
+        elif id(used) not in seen:
+            seen.add(id(used))
+            pending += [(f"{name}[{i}]", item) for i, item in enumerate(used.items)]
 
 
 def _is_computed(value: Value) -> bool:

@@ -14,13 +14,14 @@ import torch
 from sympy import Expr
 
 from fuselens.ir.affine import ONE, ZERO, within
-from fuselens.ir.loops import ITEMSIZE, Buffer
+from fuselens.ir.loops import ITEMSIZE, Buffer, Loop
 from fuselens.lowering.body import Body, Scalar
-from fuselens.lowering.builder import Builder, Declined, Sizes, expression
+from fuselens.lowering.builder import Builder, Called, Declined, Sizes, expression
 from fuselens.lowering.dtypes import FLOATS, LOOP_DTYPES, compute_dtype
 from fuselens.torch_private import integer_functions
 
 Rule = Callable[[Builder, Any, tuple[Any, ...], dict[str, Any]], Any]
+MANY = 32  # tensors for which a copying loop each takes long to compile
 FEW, SMALL = 4, 1 << 20  # tensors, and bytes of what they are joined to, that one loop of a GPU chooses among
 
 
@@ -109,6 +110,9 @@ def _cat(low: Builder, meta: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
         ]  # of which there is an element to load wherever a point is
         if pieces and all(t.sizes[dim].is_Integer or t.sizes[dim].is_Symbol for t in pieces):
             return _chosen(low, out, pieces, dim)
+    loops = {node.name for node in low.nodes if isinstance(node, Loop)} if len(tensors) > MANY else set[str]()
+    if len(tensors) - sum(t.owner in loops for t in tensors) > MANY:
+        raise Called(f"it joins {len(tensors)} tensors, of which loops compute few")
     start: Expr = ZERO
     for tensor in tensors:
         copy_into(low, region(low, out, dim, start, tensor.sizes[dim]), tensor)

@@ -32,7 +32,7 @@ from ...capture.tracing.sources import GuardProgram
 from ...capture.tracing.symbols import INTEGER, LARGEST, NotGuardable, Sizes
 from ...ir.graphs.straight_line import straight_line
 from ..refusals import Call, Ready, as_captured
-from .units import Unit, between_decisions, borders, has_bodies_to_choose, units_pass
+from .units import Unit, between_decisions, borders, has_bodies_to_choose, stands_for_all, units_pass
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,13 @@ class Compiler:
         for node in nodes:
             if node.op == "placeholder":
                 known[node] = made.node_copy(node)
-        for unit, reads, gives in borders(units):
+        bordered = list(borders(units))
+        models: dict[int | None, tuple[Unit, list[fx.Node], list[fx.Node]]] = {}
+        for found in bordered:
+            known_model = models.get(found[0].region)
+            if known_model is None or stands_for_all(found[1]) > stands_for_all(known_model[1]):
+                models[found[0].region] = found
+        for unit, reads, gives in bordered:
             if not unit.compiled:
                 for node in unit.nodes:
                     known[node] = made.node_copy(node, known.__getitem__)
@@ -102,7 +108,8 @@ class Compiler:
                 continue
             part = regions.get(unit.region)
             if part is None:
-                part = Part(self, unit.nodes, reads, gives)
+                model, *border = (unit, reads, gives) if unit.region is None else models[unit.region]
+                part = Part(self, model.nodes, *border)
                 parts.append(part)
                 if unit.region is not None:
                     regions[unit.region] = part

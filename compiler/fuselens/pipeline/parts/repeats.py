@@ -7,6 +7,7 @@ be they of the stretch or of elsewhere. Only which tensors they are given differ
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import types
 from collections import Counter
@@ -18,7 +19,7 @@ from torch import fx
 
 from ... import torch_private
 from ...capture.bodies.higher_order import Operator
-from .units import Unit, computes, is_state, units_pass
+from .units import Unit, computes, is_state, operands, slots_of, stands_for_all, units_pass
 from .units import borders as borders_of
 
 _CANDIDATES = 16  # distances that are tried, the most frequent ones
@@ -49,15 +50,17 @@ def repeats(nodes: Sequence[fx.Node], least: int, grad_enabled: bool) -> list[Un
         start, period, count = borders.shifted(*found, high)
         ranges += [(low, start), (start + period * count, high)]
         size = sum(map(_weight, nodes[start : start + period]))
-        together = math.ceil(_SMALLEST / size)  # short ones are one part, several of them
+        together = _together(size, count)
         period, count = period * together, count // together
         if (count - 1) * size * together >= least and any(map(_is_heavy, nodes[start : start + period])):
             stretches.append((start, period, count))
     units, at, saved = list[Unit](), 0, 0
-    for number, (start, period, count) in enumerate(sorted(stretches)):
+    numbers = itertools.count()
+    for start, period, count in sorted(stretches):
         units += _rest(nodes[at:start])
-        same = _same([nodes[start + k * period : start + (k + 1) * period] for k in range(count)], number)
-        saved = max(saved, (sum(u.region is not None for u in same) - 1) * sum(map(_weight, same[0].nodes)))
+        same = _same([nodes[start + k * period : start + (k + 1) * period] for k in range(count)], numbers)
+        most = max(Counter(u.region for u in same if u.region is not None).values(), default=1)
+        saved = max(saved, (most - 1) * sum(map(_weight, same[0].nodes)))
         units += same
         at = start + period * count
     units += _rest(nodes[at:])
@@ -65,14 +68,25 @@ def repeats(nodes: Sequence[fx.Node], least: int, grad_enabled: bool) -> list[Un
     return units if usable else []
 
 
+def _together(size: int, count: int) -> int:
+    """How many repetitions of ``size`` operations are one part, if there are ``count``: as few as leave the least over, which is
+    compiled beside them."""
+    least, most = math.ceil(_SMALLEST / 2 / size), 2 * math.ceil(_SMALLEST / size)
+    return min(range(least, most + 1), key=lambda n: (count % n, n)) if size < _SMALLEST else 1
+
+
 def _reads_constants(units: Sequence[Unit]) -> bool:
-    """Whether a region reads what the graph computes from nothing that it is given, such as a mask. Of the whole graph its values are
-    known, and attention without a mask is faster."""
+    """Whether all parts of a region are given what the graph computes from nothing that it is given, such as a mask. Of the whole
+    graph its values are known, and attention without a mask is faster."""
     known: set[fx.Node] = set()
     for node in (n for unit in units for n in unit.nodes):
         if isinstance(node.meta.get("val"), torch.Tensor) and all(n in known for n in node.all_input_nodes):
             known.add(node)
-    return any(not known.isdisjoint(reads) for unit, reads, _ in borders_of(units) if unit.region is not None)
+    given: dict[int, list[list[fx.Node]]] = {}
+    for unit, reads, _ in borders_of(units):
+        if unit.region is not None:
+            given.setdefault(unit.region, []).append(reads)
+    return any(known.issuperset(slot) for same in given.values() for slot in zip(*same, strict=True))
 
 
 def _weight(node: fx.Node) -> int:
@@ -218,7 +232,7 @@ def _body(module: fx.GraphModule) -> Any:
     """All that is in a graph."""
     nodes = list(module.graph.nodes)
     number = {node: i for i, node in enumerate(nodes)}
-    read = [tuple(number[n] for n in _nodes((node.args, node.kwargs))) for node in nodes]
+    read = [tuple(number[n] for n in operands((node.args, node.kwargs))) for node in nodes]
     return tuple((_kind(node), read_by) for node, read_by in zip(nodes, read, strict=True))
 
 
@@ -247,25 +261,12 @@ def _value(value: Any) -> Any:
     return type(value), str(value) if torch_private.is_symbolic_number(value) else _constant(value)
 
 
-def _nodes(value: Any) -> Iterator[fx.Node]:
-    """The nodes in an argument, in their order, each as often as it is there."""
-    if isinstance(value, fx.Node):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _nodes(item)
-    elif isinstance(value, dict):
-        yield from _nodes(tuple(value.values()))
-    elif isinstance(value, slice):
-        yield from _nodes((value.start, value.stop, value.step))
-
-
-def _pattern(nodes: Sequence[fx.Node]) -> Any:
+def _exactly(nodes: Sequence[fx.Node]) -> Any:
     """What is read by whom: nodes of the stretch by their places, others in the order in which they are first read, and what
     these are."""
     place, others, kinds, read = {n: i for i, n in enumerate(nodes)}, dict[fx.Node, int](), list[Any](), list[int]()
     for node in nodes:
-        for source in _nodes((node.args, node.kwargs)):
+        for source in operands((node.args, node.kwargs)):
             number = place.get(source)
             if number is None:
                 if source not in others:
@@ -276,13 +277,57 @@ def _pattern(nodes: Sequence[fx.Node]) -> Any:
     return tuple(read), tuple(kinds)
 
 
-def _same(stretches: Sequence[list[fx.Node]], region: int) -> list[Unit]:
-    """Parts, one for each stretch; those of the most frequent pattern are the region."""
-    patterns = [_pattern(nodes) for nodes in stretches]
-    usual, count = Counter(patterns).most_common(1)[0]
-    if count == 1:
-        return [unit for nodes in stretches for unit in _rest(nodes)]
-    return [
-        Unit(nodes, compiled=True, region=region) if pattern == usual else _rest(nodes)[0]
-        for nodes, pattern in zip(stretches, patterns, strict=True)
+def _loosely(nodes: Sequence[fx.Node]) -> Any:
+    """The same, but for which of the others are one value, and which values that are computed have gradients. A stretch that
+    writes may depend on that."""
+    if any(map(torch_private.writes, nodes)):
+        return _exactly(nodes)
+    place = {n: i for i, n in enumerate(nodes)}
+    sources = [source for node in nodes for source in operands((node.args, node.kwargs))]
+    return tuple(place.get(source) if source in place else _given(source) for source in sources)
+
+
+def _given(source: fx.Node) -> Any:
+    value = source.meta.get("val")
+    if source.op == "placeholder" or not isinstance(value, torch.Tensor):
+        return source.op == "placeholder", _value(value)
+    return (False, *(part for part in _value(value) if part is not value.requires_grad))
+
+
+def _have_model(stretches: Sequence[list[fx.Node]]) -> bool:
+    """Whether one of these stretches can stand for all."""
+    inside = [{*nodes} for nodes in stretches]
+    read = [
+        [r for n in nodes for r in operands((n.args, n.kwargs)) if r not in own]
+        for nodes, own in zip(stretches, inside, strict=True)
     ]
+    slots = slots_of(read)
+    given = [[slot[k] for slot in slots] for k in range(len(stretches))]
+    model = max(given, key=stands_for_all)
+    needs = [_needs_grad(n) for n in model]
+    return stands_for_all(model)[0] and all(
+        need or not _needs_grad(n) for reads in given for need, n in zip(needs, reads, strict=True)
+    )
+
+
+def _needs_grad(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _same(stretches: Sequence[list[fx.Node]], numbers: Iterator[int]) -> list[Unit]:
+    """Parts, one for each stretch; those of a pattern are a region, which gets the next of the ``numbers``."""
+    patterns = [_loosely(nodes) for nodes in stretches]
+    for pattern in {*patterns}:
+        alike = [k for k, found in enumerate(patterns) if found == pattern]
+        if not _have_model([stretches[k] for k in alike]):
+            for k in alike:
+                patterns[k] = _exactly(stretches[k])
+    regions = {pattern: next(numbers) for pattern, count in Counter(patterns).items() if count > 1}
+    units = list[Unit]()
+    for nodes, pattern in zip(stretches, patterns, strict=True):
+        if pattern in regions:
+            units.append(Unit(nodes, compiled=True, region=regions[pattern]))
+        else:
+            units += _rest(nodes)
+    return units

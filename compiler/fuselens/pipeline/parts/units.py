@@ -164,17 +164,46 @@ def of_cuts(captured: Captured) -> list[Unit]:
 
 def borders(units: Sequence[Unit]) -> Iterator[tuple[Unit, list[fx.Node], list[fx.Node]]]:
     """Each unit, what it reads of others, in the order in which it does, and what others read of it. Units of one region give the
-    same."""
+    same, and read as many: what is one value in all of them is read once, else a unit may be given a value several times."""
     home = {node: unit for unit in units for node in unit.nodes}
     leaving = [[i for i, n in enumerate(u.nodes) if any(home.get(user) is not u for user in n.users)] for u in units]
-    of_region: dict[int, set[int]] = {}
-    for unit, places in zip(units, leaving, strict=True):
+    read = [[r for n in u.nodes for r in operands((n.args, n.kwargs)) if home.get(r) is not u] for u in units]
+    of_region: dict[int, list[int]] = {}
+    for number, unit in enumerate(units):
         if unit.region is not None:
-            of_region.setdefault(unit.region, set()).update(places)
-    for unit, places in zip(units, leaving, strict=True):
-        reads = dict.fromkeys(r for n in unit.nodes for r in n.all_input_nodes if home.get(r) is not unit)
-        gives = places if unit.region is None else sorted(of_region[unit.region])
-        yield unit, list(reads), [unit.nodes[i] for i in gives]
+            of_region.setdefault(unit.region, []).append(number)
+    for same in of_region.values():
+        places = sorted({place for number in same for place in leaving[number]})
+        slots = slots_of([read[number] for number in same])
+        for k, number in enumerate(same):
+            leaving[number], read[number] = places, [slot[k] for slot in slots]
+    for unit, places, reads in zip(units, leaving, read, strict=True):
+        yield unit, reads if unit.region is not None else list(dict.fromkeys(reads)), [unit.nodes[i] for i in places]
+
+
+def slots_of(read: Sequence[Sequence[fx.Node]]) -> list[tuple[fx.Node, ...]]:
+    """What each of some units of a region is given, by slots, from what each reads, in order: for a slot one value for each unit."""
+    return list(dict.fromkeys(zip(*read, strict=True)))
+
+
+def operands(value: Any) -> Iterator[fx.Node]:
+    """The nodes in an argument, in their order, each as often as it is there."""
+    if isinstance(value, fx.Node):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from operands(item)
+    elif isinstance(value, dict):
+        yield from operands(tuple(value.values()))
+    elif isinstance(value, slice):
+        yield from operands((value.start, value.stop, value.step))
+
+
+def stands_for_all(reads: Sequence[fx.Node]) -> tuple[bool, int]:
+    """The greater, the better a unit that is given this stands for its region: it is if no value comes twice, and it has gradients
+    where any of them has."""
+    needs = sum(isinstance(t := n.meta.get("val"), torch.Tensor) and t.requires_grad for n in reads)
+    return len({*reads}) == len(reads), needs
 
 
 def units_pass(units: Sequence[Unit]) -> bool:
