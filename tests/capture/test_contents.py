@@ -69,6 +69,7 @@ def windows(x: Tensor, grid: Tensor) -> Any:
 def indices(x: Tensor, grid: Tensor) -> Any:
     rows, n = [x, x + 1, x + 2, x + 3], grid[0, 1]
     made = [row * i for i, row in zip(range(n), rows, strict=False)]
+    made += [x[n], x[n, grid[0, 0]], x[0, n:], x.t()[grid[0, 0], 2:]]
     places = torch.tensor([[grid[0, 0], n], [n + 1, 7]]), max(n, grid[0, 2]), min(grid[1]), hex(n)
     return rows[n], rows[:n], made, [t * h for t, h, w in grid], places
 
@@ -250,6 +251,37 @@ def test_sizes_that_vary_are_not_fixed_by_what_is_read() -> None:
         for n in (3, 5, 6):
             grid = torch.ones(rows, 3, dtype=torch.int64)
             agree(compiled(X[:n], grid), listed(X[:n], grid))
+
+
+class Schedule:
+    def __init__(self) -> None:
+        self.times = torch.tensor([4.0, 2.0, -0.0])
+        self.scales = torch.linspace(0, 1, 1000)
+
+    def step(self, x: Tensor, time: Tensor) -> Tensor:
+        at = (self.times == time).nonzero()[0].item()
+        return x * self.times[at] if self.times[at] > 1 else x - self.scales[at]
+
+
+def test_a_table_of_an_object() -> None:
+    schedule = Schedule()
+
+    def program(x: Tensor, scale: Tensor) -> Tensor:
+        for time in schedule.times:
+            x = schedule.step(x, time)
+        return x * scale
+
+    compiled = fuselens.compile(program, backend="eager")
+    for k in range(3):
+        agree(compiled(X, torch.tensor(0.5 + k)), program(X, torch.tensor(0.5 + k)))
+    assert graphs(compiled) == 1 and not said(compiled, "FL101") and not said(compiled, "FL108")
+    for value in (0.0, float("nan"), float("nan"), 3.0):
+        schedule.times[2] = value
+        if value == value:
+            agree(compiled(X, torch.tensor(2.0)), program(X, torch.tensor(2.0)))
+        else:
+            with pytest.raises(IndexError):
+                compiled(X, torch.tensor(2.0))
 
 
 class Observer(nn.Module):

@@ -1,4 +1,6 @@
-"""Small tensors of integers whose numbers the program reads: sizes of pictures, lengths of texts, flags.
+"""Small tensors whose numbers the program reads: sizes of pictures, lengths of texts, flags, tables of a schedule.
+
+They hold integers or flags. Floats count where an object holds them, as tables; those that are given are data.
 
 What such an input holds is guarded, and what is computed of it alone is computed here, once, on the tensors themselves. So
 ``grid.tolist()``, ``lengths.max().item()`` and ``repeat_interleave(x, counts)`` have numbers and sizes that are known, and the
@@ -32,6 +34,12 @@ MOST_COMPUTED = 2**18
 MOST_WRITTEN = 2**12
 """Elements of a result that stands in the graph as numbers."""
 _MOST_NODES = 1000
+_BITS = {
+    torch.float32: torch.int32,
+    torch.float64: torch.int64,
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+}
 _WHOLE = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 
 
@@ -49,9 +57,10 @@ class _Holds:
 
 
 def numbers_of(tensor: torch.Tensor) -> Any:
-    """The numbers of a tensor, as a tuple of tuples; one number for a tensor without dimensions."""
+    """The numbers of a tensor, floats as their bits, as a tuple of tuples; one number for a tensor without dimensions."""
     with torch_private.without_torch_function():
-        return _frozen(tensor.tolist())
+        bits = _BITS.get(tensor.dtype)
+        return _frozen((tensor if bits is None else tensor.view(bits)).tolist())
 
 
 def _frozen(numbers: Any) -> Any:
@@ -255,15 +264,15 @@ class _Settled:
             return value
         out: list[Value] = []
         for item in items:
-            if isinstance(item, TensorValue):
+            if isinstance(item, TensorValue) and item.fake.dim():
                 out += self._places(item)
             else:
-                out.append(self(item) if isinstance(item, SliceValue) else item)
+                out.append(self(item) if isinstance(item, (TensorValue, SliceValue)) else item)
         return SequenceValue(out, tuple) if self.changed else value
 
     def _places(self, mask: TensorValue) -> list[Value]:
         held = self._tracer.contents.of(self._tracer, mask) if mask.fake.dtype in (torch.bool, torch.uint8) else None
-        if held is None or not held.dim():
+        if held is None:
             return [mask]
         places = held.nonzero(as_tuple=True)
         if sum(p.numel() for p in places) > MOST_WRITTEN:
@@ -320,8 +329,9 @@ def _given(tracer: Tracer, node: fx.Node) -> tuple[Source, torch.Tensor] | None:
     source, tensor = tracer.graphs.inputs[position]
     if type(tensor) is not torch.Tensor or not torch_private.is_plain(tensor):
         return None
-    small = tensor.numel() <= MOST_GUARDED and tensor.dtype in _WHOLE and tensor.device.type == "cpu"
-    return (source, tensor) if small else None
+    held = tensor.dtype in _BITS and not (source.is_argument or tensor.requires_grad)
+    small = tensor.numel() <= MOST_GUARDED and tensor.device.type == "cpu"
+    return (source, tensor) if small and (held or tensor.dtype in _WHOLE) else None
 
 
 def _written(node: fx.Node) -> int:
