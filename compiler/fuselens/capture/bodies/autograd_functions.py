@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch.autograd.function import once_differentiable
+from torch.autograd.function import FunctionCtx, once_differentiable
 
 from ... import torch_private
 from ...system.signatures import signature
@@ -25,7 +25,7 @@ from ..instructions.variables import read_cell
 from ..rules.table import rule
 from ..tracing.wrapping import CONSTANT_TYPES
 from ..values import attributes
-from ..values.algebra import ActiveValue, Constant, FunctionValue, Known, SequenceValue, TensorValue, Value
+from ..values.algebra import ActiveValue, Constant, FunctionValue, Known, ObjectValue, SequenceValue, TensorValue, Value
 from .higher_order import Operator, Subgraph, apply, close, grad_mode, leaves, of_kind, parameter, replace, resolve
 
 if TYPE_CHECKING:
@@ -35,6 +35,19 @@ _APPLY = vars(torch.autograd.Function)["apply"]
 _APPLY = getattr(_APPLY, "__func__", _APPLY)  # from torch 2.15 on it is no classmethod, but one of C
 _ONCE = once_differentiable(lambda ctx: None).__code__
 _MOST_PATTERNS = 4  # of missing gradients that backwards are traced for, with set_materialize_grads(False)
+
+
+@rule(FunctionCtx.save_for_backward)
+def _saved_by_frame(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A forward that is a frame of its own, below an ``apply`` that runs eagerly, saves tensors when its graph has run."""
+    context, *saved = [m.use(a) for a in args]
+    known = isinstance(context, ObjectValue) and context.source is not None and not m.tracer.graphs.nested
+    if kwargs or not known or not all(v.is_none or isinstance(v, TensorValue) for v in saved):
+        raise Break(
+            "FL104", what="ctx.save_for_backward", why="of the frame's own context, and with other than tensors"
+        )
+    m.tracer.effects.calls.append((FunctionCtx.save_for_backward, (context, *saved)))
+    return Constant(None)
 
 
 class Context(ActiveValue):

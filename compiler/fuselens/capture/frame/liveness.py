@@ -81,6 +81,7 @@ def effects(machine: Machine) -> list[Value]:
         if container.source is not None:
             found += contents(container, tracer)
     found += [value for _, value in done.globals.values()]
+    found += [value for _, arguments in done.calls for value in arguments]
     found += tracer.torch_state.change_of_modes()[1]
     found += [c.contents for c in done.cells.values() if c.contents is not None]
     return found
