@@ -68,6 +68,20 @@ SERIES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "range": (lambda x, c: (x, list(c)), [range(3), range(0, 3), range(4), range(0, 3, 2)]),
     "nested": (lambda x, c: (x, c["a"][0], sorted(c["a"][1])), [{"a": [1, {2}]}, {"a": [1, {3}]}, {"a": [2, {3}]}]),
+    "device": (
+        lambda x, c: (x, c[0].type, c[0] == x.device, {c[0]: 1}),
+        [[torch.device("cpu")], [torch.device("cpu", 0)], [torch.device("meta")], ["cpu"], [None]],
+    ),
+    "dict of devices": (
+        lambda x, c: (x * sum(c.values()), list(c), c.get(x.device)),
+        [
+            {torch.device("cpu"): 1},
+            {torch.device("cpu"): 2},
+            {torch.device("cpu", 0): 1},
+            {torch.device("meta"): 1},
+            {},
+        ],
+    ),
     "unequal keys": (lambda x, c: (x, len(c)), [{Unequal(): 1}, {Unequal(): 1}, {}]),
 }
 
@@ -105,6 +119,38 @@ def test_changes_in_place_are_noticed(name: str) -> None:
             (container.extend if kind is list else container.update)(wanted)
             difference = comparison.differ(outcome(function, container), outcome(compiled, container), repr(wanted))
             assert difference is None, difference
+
+
+class Placed:
+    def __init__(self, here: Any, there: Any) -> None:
+        self.here, self.there, self.held = here, there, {here: 1.5}
+
+
+def test_devices_are_compared_by_value() -> None:
+    """A tensor makes a device anew whenever it is asked for its own: ``GradScaler`` has such keys."""
+
+    def f(x: Any, c: Placed) -> Any:
+        return (x * c.held[x.device]).to(c.here), c.here == c.there, {x.device: c.there}
+
+    compiled = fuselens.compile(f, backend="eager", fullgraph=True)
+    for _ in range(3):
+        placed = Placed(torch.device("cpu"), X.device)
+        assert comparison.differ(f(X, placed), compiled(X, placed), "result") is None
+    assert len(compiled.__fuselens__.recorder.report.graphs) == 1
+    placed = Placed(torch.device("cpu"), torch.device("meta"))
+    assert comparison.differ(f(X, placed), compiled(X, placed), "result") is None
+
+
+def test_equal_devices_may_be_two_objects() -> None:
+    def f(x: Any, c: Placed) -> Any:
+        return x + 1, c.here is c.there, c.here is c.here, c.here
+
+    compiled = fuselens.compile(f, backend="eager")
+    one = torch.device("cpu")
+    for placed in (Placed(one, one), Placed(one, torch.device("cpu")), Placed(torch.device("cpu"), one)):
+        expected, actual = f(X, placed), compiled(X, placed)
+        assert expected[1:3] == actual[1:3]
+        assert actual[3] is placed.here
 
 
 @pytest.mark.parametrize("make", [

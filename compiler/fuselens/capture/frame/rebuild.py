@@ -101,7 +101,9 @@ class Rebuilder:
             return
         value = self.tracer.objects.holders.get(id(value), value)
         if value.source is not None and (
-            not isinstance(value, (Constant, Known)) or value.source.kind == _hook.ROOT_LOCAL
+            not isinstance(value, (Constant, Known))
+            or value.source.kind == _hook.ROOT_LOCAL
+            or type(value.value) is torch.device
         ):
             self._source(value.source)  # an argument, even an equal number, is the very object that was passed
             return

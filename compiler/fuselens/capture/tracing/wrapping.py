@@ -58,8 +58,9 @@ CONSTANT_TYPES: tuple[type, ...] = (
 IMMUTABLE = (inspect.Signature, inspect.Parameter, re.Pattern, re.Match)
 """Library classes whose instances do not change."""
 EQUALITY_GUARDED: tuple[type, ...] = (
-    bool, int, float, complex, str, bytes, type(None), *classify.NUMPY_SCALARS,
+    bool, int, float, complex, str, bytes, type(None), torch.device, *classify.NUMPY_SCALARS,
 )  # fmt: skip
+"""Tensors make a device anew each time they are asked for theirs."""
 
 
 class Objects:

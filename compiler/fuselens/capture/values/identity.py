@@ -45,6 +45,8 @@ _SAME: PerKind[bool | None] = PerKind(_different)
 
 @_SAME.of(Constant)
 def _same_constant(m: Machine, left: Constant, right: Constant) -> bool | None:
+    if type(left.value) is type(right.value) is torch.device and left.source != right.source:
+        return None if left.value == right.value else False  # guards hold to equal ones, which may be two objects
     if left.value is right.value:
         return True
     if isinstance(left.value, _SINGLETONS) or isinstance(right.value, _SINGLETONS):
