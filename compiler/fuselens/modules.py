@@ -11,6 +11,7 @@ import torch
 
 from .capture.calls import object_calls
 from .capture.rules.table import rule
+from .system import other_libraries
 
 if TYPE_CHECKING:
     from .capture.machine import Machine
@@ -28,6 +29,7 @@ class CompiledModule(torch.nn.Module):
     __original__: torch.nn.Module
     __remake__: Callable[[torch.nn.Module], Any]
     __fuselens__: Any
+    __steps__: dict[str, Any]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Nothing: the original's class has seen its own subclasses, and this is not one of the program's."""
@@ -57,7 +59,9 @@ def proxy(module: torch.nn.Module, region: Any, remake: Callable[[torch.nn.Modul
     cls = _proxy_class(type(module))
     made = object.__new__(cls)
     object.__setattr__(made, "__dict__", module.__dict__)
-    for name, value in (("region", region), ("original", module), ("remake", remake), ("fuselens", note)):
+    for name, value in (
+        ("region", region), ("original", module), ("remake", remake), ("fuselens", note), ("steps", {})
+    ):  # fmt: skip
         object.__setattr__(made, f"__{name}__", value)
     return made
 
@@ -72,9 +76,25 @@ def _proxy_class(original: type[torch.nn.Module]) -> type[CompiledModule]:
         (CompiledModule, original),
         {
             "__module__": original.__module__, "__qualname__": original.__qualname__, "__doc__": original.__doc__,
-            "__slots__": ("__region__", "__original__", "__remake__", "__fuselens__"), "__new__": new,
+            "__slots__": ("__region__", "__original__", "__remake__", "__fuselens__", "__steps__"), "__new__": new,
+            **{name: _Step(original, name) for name in other_libraries.steps_of_a_trainer(original)},
         },
     )  # fmt: skip
+
+
+class _Step:
+    """A method of the original that a trainer calls in place of the module: compiled, as the module's calls are."""
+
+    def __init__(self, original: type, name: str) -> None:
+        self.original, self.name = original, name
+
+    def __get__(self, made: Any, owner: Any = None) -> Any:
+        if made is None:
+            return getattr(self.original, self.name)
+        method, compiled = getattr(made.__original__, self.name), made.__steps__.get(self.name)
+        if compiled is None or compiled.__wrapped__ != method:
+            compiled = made.__steps__[self.name] = made.__remake__(method, example_inputs=None)
+        return compiled
 
 
 @rule(CompiledModule.__call__)

@@ -2,6 +2,7 @@
 
 Accelerate takes a member of an enumeration, ``DynamoBackend``, and so does the Trainer of Transformers, which asks Accelerate.
 Nothing is imported for that.
+Lightning's ``Trainer`` calls a module's steps, which it compiles itself where ``torch.compile`` made the module.
 """
 
 from __future__ import annotations
@@ -77,4 +78,14 @@ def _with_backend(module: ModuleType) -> None:
     type.__setattr__(kind, _NAME, made)
 
 
+def steps_of_a_trainer(kind: type) -> list[str]:
+    """The methods of a class of modules that its trainer calls in place of the module: Lightning's steps that it defines."""
+    for base in kind.__mro__:
+        if base.__name__ == "LightningModule" and base.__module__ in _LIGHTNING:
+            return [n for n in _STEPS if getattr(kind, n, None) is not getattr(base, n, None)]
+    return []
+
+
+_LIGHTNING = ("lightning.pytorch.core.module", "pytorch_lightning.core.module")
+_STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 _LISTS = {"accelerate.utils.dataclasses": _with_backend}
