@@ -68,7 +68,7 @@ def test_steps_of_lightning_are_compiled() -> None:
 
 def test_steps_are_those_of_the_module() -> None:
     module = Derived()
-    compiled = fuselens.compile(module, backend="eager", fullgraph=True)
+    compiled: Any = fuselens.compile(module, backend="eager", fullgraph=True)
     step, batch = compiled.training_step, (torch.ones(2, 4),)
     assert compiled.training_step is step
     assert torch.equal(step(batch, 0), module.training_step(batch, 0))
