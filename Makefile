@@ -5,6 +5,7 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 
 PY := .venv/bin/python
+LIBRARIES := .cache/libraries
 PORT ?=
 SERVE_SECONDS ?=
 WEB ?=
@@ -13,7 +14,7 @@ SEED ?= 0
 VERSIONS ?=
 ARGS ?=
 
-.PHONY: help run test test-all lint test-python test-extension test-e2e sweep versions bench docs wheel format clean distclean \
+.PHONY: help run test test-all lint test-python test-extension test-e2e sweep versions libraries bench docs wheel format clean distclean \
         environment extension editor browser
 
 help: ## list the targets
@@ -47,6 +48,11 @@ sweep: environment ## the tests that take minutes: 10,000 random programs, 5,000
 
 versions: environment ## the Python tests on each supported torch and Python, whole or in a sample, in one table (VERSIONS="2.11 2.15", SEED=)
 	@FUSELENS_SWEEP_SEED=$(SEED) $(PY) scripts/versions.py $(VERSIONS)
+
+libraries: ## install the libraries of docs/guides/libraries.md in an environment of their own, and run tests/libraries there (ARGS="-k name")
+	@scripts/environment.sh $(LIBRARIES) constraints/libraries.txt
+	@$(LIBRARIES)/bin/python -m pip install --disable-pip-version-check -qq --requirement constraints/libraries.txt
+	@$(LIBRARIES)/bin/python -m pytest tests/libraries $(ARGS)
 
 bench: environment ## eager, torch.compile and fuselens, interleaved (ARGS="--help")
 	@$(PY) -m benchmarks $(ARGS)
