@@ -141,10 +141,22 @@ def many(x: Tensor) -> Tensor:
     return x
 
 
+def meanwhile(x: Tensor) -> Any:
+    """What is computed between the start and the wait is as large as what is communicated."""
+    given = x @ x.T
+    gathered = functional.all_gather_tensor(given, 0, dist.group.WORLD)
+    reduced = functional.all_reduce(given * 2, "sum", dist.group.WORLD)
+    y = x.sin() @ x.T
+    for _ in range(3):
+        y = (y @ (y + 1)).tanh()
+    x.add_(1)
+    return gathered + y.repeat(2, 1), reduced * y
+
+
 FUNCTIONS = [
     all_reduce, reductions, of_an_argument, of_a_row, asynchronous, gathered, gathered_list, scattered, scattered_list,
     broadcast, exchanged, exchanged_unevenly, functional_reduce, functional_gather, functional_scatter, operators_of_torch, alike,
-    many,
+    many, meanwhile,
 ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 torch has functional operators that return at once, and ``wait_tensor``, which returns what it is given. Between the two, memory
 is read and written that a program of ours could use again. So one operator of ours stands for the pair. Operators take the
 result of the one ``after`` which they communicate, so that all ranks do so in one order, whatever else is reordered.
+``start_…`` returns at once, and ``finish`` waits: ``schedule/overlap.py`` takes the pair apart where memory is planned.
 """
 
 from __future__ import annotations
@@ -25,14 +26,18 @@ def _group(name: Any) -> Any:
 
 
 def _define(name: str, parameters: str, meta: Callable[..., Tensor]) -> None:
-    """``fuselens::name``, which is ``_c10d_functional::name`` and the wait for it."""
+    """``fuselens::name``, which is ``_c10d_functional::name`` and the wait for it, and ``fuselens::start_name`` without the wait."""
+
+    def start(*given: Any) -> Tensor:
+        return torch_private.collective(name)(*given[:-1])
 
     def run(*given: Any) -> Tensor:
-        return torch_private.collective("wait_tensor")(torch_private.collective(name)(*given[:-1]))
+        return torch_private.collective("wait_tensor")(start(*given))
 
-    _library.define(f"{name}(Tensor input, {parameters}, str group, Tensor? after) -> Tensor")
-    _library.impl(name, run, "CompositeExplicitAutograd")
-    _library.impl(name, meta, "Meta")
+    for called, does in ((name, run), (f"start_{name}", start)):
+        _library.define(f"{called}(Tensor input, {parameters}, str group, Tensor? after) -> Tensor")
+        _library.impl(called, does, "CompositeExplicitAutograd")
+        _library.impl(called, meta, "Meta")
     _own[name] = getattr(torch.ops.fuselens, name).default
     has_side_effect(_own[name])  # the other ranks take part in it
 
@@ -57,6 +62,16 @@ _library.define("wait(Tensor input) -> Tensor")
 _library.impl("wait", lambda x: torch_private.collective("wait_tensor")(x).clone(), "CompositeExplicitAutograd")
 _library.impl("wait", _like, "Meta")
 OWN = frozenset(_own.values())
+
+
+def _finish(result: Tensor, *_: Any) -> None:
+    torch_private.collective("wait_tensor")(result)
+
+
+_library.define("finish(Tensor(a!) result, Tensor input) -> ()")
+_library.impl("finish", _finish, "CompositeExplicitAutograd")
+FINISH = "fuselens.finish.default"
+"""Waits for what a start has returned. It is given the operand, too, which is read until then."""
 
 
 def communicates(target: Any) -> bool:

@@ -40,6 +40,7 @@ from fuselens.ir.loops import (
 )
 from fuselens.ir.verify import lies_in_tensor
 from fuselens.record.report import Decision
+from fuselens.schedule import overlap
 from fuselens.schedule.launches import changed, copy, in_place, is_launch, may_take_over
 from fuselens.schedule.updates import checks_of, computation, copies_whole, only_updates
 
@@ -48,9 +49,13 @@ def order(graph: Graph, donated: Iterable[str] = ()) -> Graph:
     """The graph reordered, with ``reuse`` filled in, and decisions: FL412 states the peak, FL413 tells of each write.
 
     ``donated`` are inputs that the call may overwrite when they were read."""
+    graph = overlap.cut(graph)
     uses = [_Use.of(graph, node) for node in graph.nodes]
     sizes = {n: _bytes(graph, b) for n, b in graph.buffers.items() if not b.storage}
     dependencies = _dependencies(uses)
+    communicates = any(overlap.starts(u.node) for u in uses)
+    if communicates:
+        overlap.keep_order(graph.nodes, (p for p, u in enumerate(uses) if may_raise(u.node)), dependencies)
     writes = _Writes(graph, uses, sizes, dependencies)
     writes.decide()
     graph = writes.graph
@@ -62,8 +67,13 @@ def order(graph: Graph, donated: Iterable[str] = ()) -> Graph:
     positions = _greedy(uses, sizes, kept, dependencies)
     if _peak(uses, positions, sizes, kept) >= _peak(uses, before, sizes, kept):
         positions = before
+    if communicates:
+        apart = overlap.overlapped([u.node for u in uses], positions, dependencies)
+        if overlap.is_worth(_peak(uses, apart, sizes, kept), _peak(uses, positions, sizes, kept)):
+            positions = apart
     uses = _without_repeated_checks([uses[p] for p in positions])
-    graph = graph.replace(nodes=tuple(u.node for u in uses))
+    graph = graph.replace(nodes=tuple(overlap.joined(u.node for u in uses)))
+    uses = [_Use.of(graph, node) for node in graph.nodes]
     reuse = writes.reuse | _reuse(graph, uses, kept, free)
     graph = graph.replace(donated=tuple(n for n in graph.inputs if n in free))
     peak = _peak(uses, range(len(uses)), sizes, kept | free)
@@ -93,7 +103,8 @@ class _Use:
             mutates = frozenset(owner[n] for n in node.mutates)
             reads = frozenset(owner[n] for n in extern_reads(node))
             writes = frozenset(owner[n] for n in node.outputs if n)
-            return cls(node, reads, writes, mutates, bool(mutates) or _random(node.target))
+            serial = not overlap.finishes(node) and (bool(mutates) or _random(node.target))
+            return cls(node, reads, writes, mutates, serial)
         ops = [o for p in phases_of(node) for o in p.body]
         return cls(
             node,
@@ -454,6 +465,8 @@ def _reuse(graph: Graph, uses: list[_Use], kept: set[str], donated: set[str]) ->
     last = {s: k for k, use in enumerate(uses) for s in use.reads | use.writes}
     shared: set[str] = set()
     for use in uses:
+        if overlap.finishes(use.node):
+            continue
         if isinstance(use.node, Extern) and not torch_private.makes_new(_overload(use.node.target)):
             shared |= use.reads | use.writes
     pinned = kept | shared
