@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuselens.ir.loops import Extern, Graph
+from fuselens.ir.loops import Extern, Graph, Node
 from fuselens.ir.text import parse
 from fuselens.ir.verify import verify
 from fuselens.schedule.order import order
@@ -36,11 +36,10 @@ def ordered(text: str) -> Graph:
 
 
 def steps(graph: Graph) -> str:
-    def told(node: object) -> str:
-        assert hasattr(node, "name")
+    def told(node: Node) -> str:
         kind = node.target.split(".")[1] if isinstance(node, Extern) else ""
-        if kind == "finish":
-            return f"wait {node.mutates[0]}"  # pyright: ignore
+        if isinstance(node, Extern) and node.mutates:
+            return f"wait {node.mutates[0]}"
         return f"{'start ' if kind.startswith('start') else 'all of ' if kind == 'all_reduce' else ''}{node.name}"
 
     return ", ".join(map(told, graph.nodes))
