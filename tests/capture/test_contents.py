@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -336,3 +337,12 @@ def test_under_a_transform_and_a_mode() -> None:
     agree(compiled(X, GRID), program(X, GRID))
     with torch.device("cpu"):
         agree(fuselens.compile(listed, backend="eager")(X, GRID), listed(X, GRID))
+
+
+def test_an_artifact_serves_the_numbers_that_it_was_made_for(tmp_path: Path) -> None:
+    path = tmp_path / "listed.fuse"
+    fuselens.aot_compile(listed, (X, GRID), to=path)
+    loaded = fuselens.load(path)
+    agree(loaded(X, GRID.clone()), listed(X, GRID))
+    with pytest.raises(fuselens.ArtifactError, match="grid: it holds other numbers"):
+        loaded(X, GRID + 1)

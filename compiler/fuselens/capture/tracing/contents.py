@@ -84,16 +84,19 @@ class Contents:
         needed = _needed(value.node)
         if needed is None or not self._are_as_they_were(tracer, needed):
             return None
-        inputs = [n for n in needed if n.op == "placeholder"]
-        given = {n: _given(tracer, n) for n in inputs}
-        if any(found is None or not self._is_steady(tracer, *found) for found in given.values()):
-            return None
+        given: dict[fx.Node, tuple[Source, torch.Tensor]] = {}
+        for node in needed:
+            if node.op == "placeholder":
+                found = _given(tracer, node)
+                if found is None or not self._is_steady(tracer, *found):
+                    return None
+                given[node] = found
         for node in needed:
             if node not in self._values:
-                found = given[node][1] if node in given else _computed(node, self._values)
-                if not _is_like(found, node.meta["val"]):
+                value_of = given[node][1] if node in given else _computed(node, self._values)
+                if not _is_like(value_of, node.meta["val"]):
                     return None
-                self._values[node] = found
+                self._values[node] = value_of
         for source, tensor in given.values():
             self._guard(tracer, source, tensor)
         return self._values[value.node]
@@ -363,7 +366,7 @@ def _computed(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
 
 def _run(kind: str, target: Any, args: Any, kwargs: Any, values: dict[Any, Any]) -> Any:
     """The result on real tensors; None where an operator does more than compute, or fails."""
-    args, kwargs = fx.node.map_arg((args, kwargs), values.__getitem__)
+    args, kwargs = fx.map_arg((args, kwargs), values.__getitem__)
     try:
         with torch.no_grad(), torch_private.only_computes():
             return getattr(args[0], target)(*args[1:], **kwargs) if kind == "call_method" else target(*args, **kwargs)
@@ -393,5 +396,5 @@ def _flat(value: Any) -> Iterable[Any]:
 
 def _nodes_in(given: Any) -> list[fx.Node]:
     found: list[fx.Node] = []
-    fx.node.map_arg(given, lambda n: found.append(n) or n)
+    fx.map_arg(given, lambda n: found.append(n) or n)
     return found
