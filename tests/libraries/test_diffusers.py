@@ -66,6 +66,23 @@ def test_a_scheduler_inside_of_the_function(name: str) -> None:
     agree(fuselens.compile(loop)(torch.sin), loop(torch.sin), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["DDIMScheduler", "EulerDiscreteScheduler"])
+def test_the_whole_loop_is_one_graph(name: str) -> None:
+    scheduler = getattr(diffusers, name)()
+
+    def loop(x: Tensor) -> Tensor:
+        for t in scheduler.timesteps:
+            x = scheduler.step(scheduler.scale_model_input(x, t).sin(), t, x).prev_sample
+        return x
+
+    compiled, found = fuselens.compile(loop), []
+    for call in (compiled, loop):
+        scheduler.set_timesteps(5)
+        found.append(call(images()))
+    agree(*found, rtol=1e-4, atol=1e-5)
+    assert graphs(compiled) == 1
+
+
 def test_an_autoencoder_decodes() -> None:
     model = vae().eval()
 

@@ -19,6 +19,7 @@ NETWORKS = {
     "resnet18": {"num_classes": 5},
     "vit_tiny_patch16_224": {"num_classes": 5, "img_size": 32, "depth": 2, "embed_dim": 24, "num_heads": 2},
     "convnext_atto": {"num_classes": 5, "depths": (1, 1, 1, 1), "dims": (8, 8, 16, 16)},
+    "mixer_s32_224": {"num_classes": 5, "img_size": 32},
     "mobilenetv3_small_050": {"num_classes": 5},
 }
 
