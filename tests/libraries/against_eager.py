@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +13,23 @@ from torch import Tensor, nn
 
 import fuselens
 
+
+def _import_torchvision() -> None:
+    """Libraries import it. Where its build is not of torch's kind (with and without CUDA), its operators are not there, which nobody
+    calls here, and importing it raises for want of their names."""
+    if importlib.util.find_spec("torchvision") is None:
+        return
+    try:
+        importlib.import_module("torchvision")
+    except RuntimeError:
+        for name in [n for n in sys.modules if n.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        for name in ("nms", "qnms"):
+            torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        importlib.import_module("torchvision")
+
+
+_import_torchvision()
 CLOSE = {"rtol": 1e-3, "atol": 1e-5}
 
 

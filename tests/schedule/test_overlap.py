@@ -57,6 +57,21 @@ def test_what_is_independent_runs_between_start_and_wait() -> None:
     assert steps(graph) == "c, a, start b, d, wait b, e"
 
 
+def test_the_report_tells_what_runs_meanwhile() -> None:
+    graph = ordered(
+        mm("c", "x", "w")
+        + reduce("b", "c")
+        + mm("d", "x", "x")
+        + neg("e", "d")
+        + reduce("f", "b", "b")
+        + mm("g", "f", "e")
+        + "  return g\n"
+    )
+    told = [(d.verdict, d.subject, d.reason) for d in graph.decisions if d.code == "FL418"]
+    assert told[0] == ("overlapped", "all_reduce of 256 bytes", "1 kernel and 1 call run meanwhile")
+    assert told[1] == ("waited", "all_reduce of 256 bytes", "nothing that is independent runs meanwhile")
+
+
 def test_nothing_independent_leaves_the_collective_whole() -> None:
     graph = ordered(mm("a", "x", "x") + reduce("b", "a") + mm("c", "b", "w") + "  return c\n")
     assert steps(graph) == "a, all of b, c"

@@ -387,6 +387,15 @@ TABLE: dict[str, Entry] = {
             "The option `regions=False` compiles the graph as a whole, where results of one stretch may fuse with the next.",
             severity="information",
         ),
+        _e(
+            "FL418",
+            "communication",
+            "{what}: {why}",
+            "A collective starts as soon as its operands are there, and is waited for where its result is first read. What is"
+            " independent of it is computed meanwhile.",
+            "Move what does not need the result before the line that reads it.",
+            severity="information",
+        ),
         # --- FL5xx: CUDA graphs -------------------------------------------------------------------------------
         _e(
             "FL501",

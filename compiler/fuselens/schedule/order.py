@@ -46,7 +46,8 @@ from fuselens.schedule.updates import checks_of, computation, copies_whole, only
 
 
 def order(graph: Graph, donated: Iterable[str] = ()) -> Graph:
-    """The graph reordered, with ``reuse`` filled in, and decisions: FL412 states the peak, FL413 tells of each write.
+    """The graph reordered, with ``reuse`` filled in, and decisions: FL412 states the peak, FL413 tells of each write, FL418
+    of each collective.
 
     ``donated`` are inputs that the call may overwrite when they were read."""
     graph = overlap.cut(graph)
@@ -82,7 +83,8 @@ def order(graph: Graph, donated: Iterable[str] = ()) -> Graph:
         "FL412", "planned", graph.name, f"intermediates take {held} bytes; {len(reuse)} buffers take over dead memory",
         None, {"peak_bytes": peak, "allocated_bytes": held, "reused": len(reuse)},
     )  # fmt: skip
-    return in_place(graph.replace(reuse=reuse, decisions=(*graph.decisions, decision, *writes.decisions)))
+    decisions = *graph.decisions, decision, *writes.decisions, *overlap.told(graph.nodes, sizes)
+    return in_place(graph.replace(reuse=reuse, decisions=decisions))
 
 
 @dataclass(slots=True)

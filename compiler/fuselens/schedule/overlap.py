@@ -8,10 +8,11 @@ collectives in the same order, that of the program. Whatever may raise stays out
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from fuselens.ir.collectives import FINISH, OWN
 from fuselens.ir.loops import Extern, Graph, Node, Ref, extern_reads
+from fuselens.record.report import Decision
 
 _MORE_MEMORY, _LITTLE = 1.25, 1 << 20
 
@@ -90,6 +91,35 @@ def overlapped(nodes: list[Node], positions: list[int], dependencies: list[set[i
 def is_worth(peak: int, without: int) -> bool:
     """Whether intermediates take little more bytes at their peak than ``without`` overlap: a quarter, or a MiB."""
     return peak <= max(_MORE_MEMORY * without, without + _LITTLE)
+
+
+def told(nodes: Iterable[Node], sizes: Mapping[str, int]) -> list[Decision]:
+    """FL418 for each collective: what runs while it is under way. ``sizes`` are bytes of buffers."""
+    found: list[Decision] = []
+    under_way: dict[str, tuple[Extern, list[Node]]] = {}
+    for node in nodes:
+        if finishes(node):
+            found.append(_told(*under_way.pop(node.mutates[0]), sizes))  # type: ignore[union-attr]
+        elif starts(node):
+            if node.target in _WHOLE:  # type: ignore[union-attr]
+                under_way[node.outputs[0]] = node, []  # type: ignore[union-attr,assignment]
+            else:
+                found.append(_told(node, [], sizes))  # type: ignore[arg-type]
+        else:
+            for _, meanwhile in under_way.values():
+                meanwhile.append(node)
+    return found
+
+
+def _told(collective: Extern, meanwhile: list[Node], sizes: Mapping[str, int]) -> Decision:
+    calls = sum(isinstance(node, Extern) for node in meanwhile)
+    kernels, size = len(meanwhile) - calls, sum(sizes.get(name, 0) for name in collective.outputs)
+    name = _WHOLE.get(collective.target, collective.target).split(".")[1]
+    counts = [f"{n} {what}{'' if n == 1 else 's'}" for n, what in ((kernels, "kernel"), (calls, "call")) if n]
+    reason = f"{' and '.join(counts)} run meanwhile" if counts else "nothing that is independent runs meanwhile"
+    data = {"bytes": size, "kernels": kernels, "calls": calls}
+    span = collective.spans[0] if collective.spans else None
+    return Decision("FL418", "overlapped" if counts else "waited", f"{name} of {size} bytes", reason, span, data)
 
 
 def joined(nodes: Iterable[Node]) -> list[Node]:
