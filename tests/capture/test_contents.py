@@ -75,7 +75,29 @@ def indices(x: Tensor, grid: Tensor) -> Any:
     return rows[n], rows[:n], made, [t * h for t, h, w in grid], places
 
 
-PROGRAMS = [indices, listed, one_number, branches, repeated, sizes, places, windows]
+def filled(x: Tensor, grid: Tensor) -> Any:
+    """What is made here may be written to: in place, by assignments, through views, and between two reads."""
+    ids, first = torch.zeros(2, 4, dtype=torch.int64), grid[:, 0] + 0
+    before = ids.sum().item()
+    ids[0, : grid[0, 1]] = grid[0, 0]
+    middle = ids.sum().item(), ids.tolist()
+    view = ids[1]
+    view += torch.arange(4) * grid[1, 0]
+    first.mul_(2).add_(1)
+    copy = ids.clone()
+    ids.zero_()
+    return (
+        before,
+        middle,
+        copy.max().item(),
+        ids.tolist(),
+        first.tolist(),
+        x[view] * copy.sum().item(),
+        torch.tensor([first[0], 3]),
+    )
+
+
+PROGRAMS = [filled, indices, listed, one_number, branches, repeated, sizes, places, windows]
 
 
 def agree(got: Any, wanted: Any) -> None:
@@ -171,6 +193,14 @@ def a_result_is_written(x: Tensor, n: Tensor) -> Any:
     return x * m.sum().item()
 
 
+def a_result_is_written_from_data(x: Tensor, n: Tensor) -> Any:
+    m = n + 1
+    m[0] = x[0, 0].abs().long() + 7
+    k = n.clone()
+    k[n > 1] = 5
+    return x * m.sum().item(), k.tolist()
+
+
 def an_array_is_written(x: Tensor, n: Tensor) -> Any:
     a = n.numpy()
     a[0] = 9
@@ -179,7 +209,14 @@ def an_array_is_written(x: Tensor, n: Tensor) -> Any:
 
 @pytest.mark.parametrize(
     "program",
-    [written_itself, written_through_a_view, written_after, a_result_is_written, an_array_is_written],
+    [
+        written_itself,
+        written_through_a_view,
+        written_after,
+        a_result_is_written,
+        a_result_is_written_from_data,
+        an_array_is_written,
+    ],
     ids=lambda p: p.__name__,
 )
 @pytest.mark.parametrize("inference", [False, True])

@@ -205,22 +205,28 @@ def is_pure(target: Any) -> bool:
 
 
 class _OnlyComputes(private.TorchDispatchMode):
-    """Refuses operators that do more than compute."""
+    """Refuses operators that do more than compute, or write where they may."""
+
+    def __init__(self, may_write: bool) -> None:
+        super().__init__()
+        self.may_write = may_write
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # the handler is called as it is
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not (is_torch_operator(func) and is_pure(func)) or "empty" in func._schema.name:
+        draws = torch.Tag.nondeterministic_seeded in func.tags
+        writes = writes_operands(func) and not self.may_write
+        if draws or writes or not is_torch_operator(func) or "empty" in func._schema.name:
             raise RuntimeError(f"{func} does more than compute")
         return func(*args, **(kwargs or {}))
 
 
-def only_computes() -> contextlib.AbstractContextManager[Any]:
-    """Inside, operators raise RuntimeError that write to an operand, draw random numbers, give memory as it is, or are not
-    torch's own."""
-    return _OnlyComputes()
+def only_computes(may_write: bool) -> contextlib.AbstractContextManager[Any]:
+    """Inside, operators raise RuntimeError that draw random numbers, give memory as it is, or are not torch's own, and unless they
+    ``may_write`` those that write to an operand."""
+    return _OnlyComputes(may_write)
 
 
 def drops_nothing(target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -7,7 +7,8 @@ What such an input holds is guarded, and what is computed of it alone is compute
 graph goes on. When an input holds other numbers in a later call, the program is compiled once more, and what reads that input
 breaks the graph from then on.
 
-Nothing is known where a number may have changed since the frame was entered: after a write that touches it, or may.
+Nothing is known of an input whose numbers may have changed since the frame was entered: after a write to an argument. What the
+graph makes and writes to itself is written to again.
 """
 
 from __future__ import annotations
@@ -81,8 +82,9 @@ class Contents:
         """What a tensor holds, where numbers of inputs that are guarded here decide it; else None."""
         if not isinstance(value, TensorValue) or not _may_be_known(tracer, value.node):
             return None
-        needed = _needed(value.node)
-        if needed is None or not self._are_as_they_were(tracer, needed):
+        found_needed = _needed(value.node)
+        needed = self._with_writes(tracer, found_needed) if found_needed is not None else None
+        if needed is None:
             return None
         given: dict[fx.Node, tuple[Source, torch.Tensor]] = {}
         for node in needed:
@@ -91,25 +93,40 @@ class Contents:
                 if found is None or not self._is_steady(tracer, *found):
                     return None
                 given[node] = found
+        values = {n: held for n in needed if (held := self._values.get(n)) is not None}
         for node in needed:
-            if node not in self._values:
-                value_of = given[node][1] if node in given else _computed(node, self._values)
-                if not _is_like(value_of, node.meta["val"]):
+            if node not in values:
+                values[node] = given[node][1] if node in given else _computed(node, values)
+                if not _is_like(values[node], node.meta["val"]):
                     return None
-                self._values[node] = value_of
+        self._values |= {n: held for n, held in values.items() if not _written(n)}  # others are written to again, maybe
         for source, tensor in given.values():
             self._guard(tracer, source, tensor)
-        return self._values[value.node]
+        return values[value.node]
 
-    def _are_as_they_were(self, tracer: Tracer, needed: list[fx.Node]) -> bool:
-        """Whether nothing that the graph did so far may have changed what these nodes give."""
+    def _with_writes(self, tracer: Tracer, needed: list[fx.Node]) -> list[fx.Node] | None:
+        """The nodes, and those that have written to what these give, in order: they are run, too. None where an input may have been
+        written to, or something of which no write is counted."""
         self._look_for_writes(tracer.graphs.current)
-        if self._writes_unseen or any(_written(n) > 0 for n in needed):
-            return False
-        if self._writes and any(_written(n) < 0 for n in needed):
-            return False
         inputs = tracer.graphs.inputs
-        return not any(_may_alias(*inputs[i]) for i in tracer.graphs.written())
+        if self._writes_unseen or any(_may_alias(*inputs[i]) for i in tracer.graphs.written()):
+            return None
+        if self._writes and any(_written(n) < 0 for n in needed):
+            return None
+        found, new = dict.fromkeys(needed), needed
+        while written := {key for n in new if _written(n) > 0 for key in _memory(n)}:
+            new = []
+            for node in tracer.graphs.current.nodes:
+                writes = node not in found and torch_private.writes(node)
+                if writes and any(not written.isdisjoint(_memory(n)) for n in node.all_input_nodes):
+                    more = _needed(node)
+                    if more is None:
+                        return None
+                    new += [n for n in more if n not in found]
+                    found |= dict.fromkeys(more)
+        if any(_written(n) > 0 for n in found if n.op == "placeholder"):
+            return None
+        return [n for n in tracer.graphs.current.nodes if n in found] if len(found) > len(needed) else needed
 
     def _look_for_writes(self, graph: fx.Graph) -> None:
         node = self._seen.next if self._seen is not None else next(iter(graph.nodes), None)
@@ -155,10 +172,11 @@ def called(
     tracer: Tracer, kind: str, target: Any, args: tuple[Value, ...], kwargs: dict[str, Value], what: str
 ) -> Value | None:
     """The result of a call that needs numbers of its operands, where those are known; ``kind`` is fx's opcode."""
-    whole = _whole_result(tracer, kind, target, args, kwargs)
+    changes = torch_private.mutates(kind, target, kwargs)
+    whole = None if changes else _whole_result(tracer, kind, target, args, kwargs)
     if whole is not None:
         return whole
-    settled = _settled(tracer, kind, target, args, kwargs)
+    settled = _settled(tracer, kind, target, args, kwargs, changes)
     return tracer.call(kind, target, *settled, what) if settled is not None else None
 
 
@@ -203,17 +221,18 @@ def _written_out(tracer: Tracer, held: torch.Tensor) -> Value:
 
 
 def _settled(
-    tracer: Tracer, kind: str, target: Any, args: tuple[Value, ...], kwargs: dict[str, Value]
+    tracer: Tracer, kind: str, target: Any, args: tuple[Value, ...], kwargs: dict[str, Value], changes: bool
 ) -> tuple[tuple[Value, ...], dict[str, Value]] | None:
     """The operands of a call with known numbers in place of tensors that hold them; None where there are none."""
     name = target if kind == "call_method" else getattr(target, "__name__", "")
     if name == "repeat_interleave":
         return _with_output_size(tracer, args, kwargs)
-    if name in ("getitem", "__getitem__") and len(args) == 2:
-        found = _Settled(tracer, masks=True)
-        settled = args[0], found.index(args[1])
+    found = _Settled(tracer, masks=not changes)
+    if name.strip("_") in ("getitem", "setitem") and len(args) > 1:
+        settled = args[0], found.index(args[1]), *args[2:]
         return (settled, kwargs) if found.changed else None
-    found = _Settled(tracer)
+    if changes:
+        return None
     settled = tuple(map(found, args)), {k: found(v) for k, v in kwargs.items()}
     return settled if found.changed else None
 
@@ -242,7 +261,7 @@ def _with_output_size(
 class _Settled:
     """Puts known numbers in place of tensors that hold one, and the places of true elements in that of known ``masks``."""
 
-    def __init__(self, tracer: Tracer, *, masks: bool = False) -> None:
+    def __init__(self, tracer: Tracer, *, masks: bool) -> None:
         self._tracer = tracer
         self._masks = masks
         self.changed = False
@@ -268,7 +287,7 @@ class _Settled:
         out: list[Value] = []
         for item in items:
             if isinstance(item, TensorValue) and item.fake.dim():
-                out += self._places(item)
+                out += self._places(item) if self._masks else [item]
             else:
                 out.append(self(item) if isinstance(item, (TensorValue, SliceValue)) else item)
         return SequenceValue(out, tuple) if self.changed else value
@@ -315,7 +334,7 @@ def _needed(node: fx.Node) -> list[fx.Node] | None:
 def _is_small(node: fx.Node) -> bool:
     if node.op not in ("placeholder", "call_function", "call_method"):
         return False
-    tensors = list(_flat(node.meta["val"]))
+    tensors = [t for t in _flat(node.meta["val"]) if t is not None]
     return all(
         isinstance(t, torch_private.FakeTensor)
         and t.device.type == "cpu"
@@ -339,8 +358,13 @@ def _given(tracer: Tracer, node: fx.Node) -> tuple[Source, torch.Tensor] | None:
 
 def _written(node: fx.Node) -> int:
     """How often what the node gives was written to; -1 where that is not counted."""
-    counts = [torch_private.times_written(t) for t in _flat(node.meta["val"])]
+    counts = [torch_private.times_written(t) for t in _flat(node.meta["val"]) if t is not None]
     return max(counts) if counts and max(counts) > 0 else min(counts, default=0)
+
+
+def _memory(node: fx.Node) -> set[Any]:
+    """What tells the memory of what the node gives from other memory."""
+    return {torch_private.storage_key(t) for t in _flat(node.meta["val"]) if isinstance(t, torch.Tensor)}
 
 
 def _may_alias(source: Source, tensor: Any) -> bool:
@@ -361,17 +385,20 @@ _COUNTED = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescripto
 
 
 def _computed(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
-    return _run(node.op, node.target, node.args, node.kwargs, values)
+    return _run(node.op, node.target, node.args, node.kwargs, values, torch_private.writes(node))
 
 
-def _run(kind: str, target: Any, args: Any, kwargs: Any, values: dict[Any, Any]) -> Any:
-    """The result on real tensors; None where an operator does more than compute, or fails."""
+def _run(kind: str, target: Any, args: Any, kwargs: Any, values: dict[Any, Any], writes: bool = False) -> Any:
+    """The result on real tensors, to which it may write; :data:`_REFUSED` where an operator does more than that, or fails."""
     args, kwargs = fx.map_arg((args, kwargs), values.__getitem__)
     try:
-        with torch.no_grad(), torch_private.only_computes():
+        with torch.no_grad(), torch_private.only_computes(writes):
             return getattr(args[0], target)(*args[1:], **kwargs) if kind == "call_method" else target(*args, **kwargs)
     except Exception:  # noqa: BLE001 - the program meets it where it runs this itself
-        return None
+        return _REFUSED
+
+
+_REFUSED = object()
 
 
 def _is_like(found: Any, fake: Any) -> bool:
@@ -382,7 +409,7 @@ def _is_like(found: Any, fake: Any) -> bool:
 
 def _alike(found: Any, fake: Any) -> bool:
     if not isinstance(found, torch.Tensor) or not isinstance(fake, torch.Tensor):
-        return False
+        return found is fake is None  # of an assignment
     return (found.dtype, found.shape, found.device) == (fake.dtype, fake.shape, fake.device)
 
 

@@ -239,11 +239,7 @@ class Tracer:
         try:
             result = self._fake_result(kind, target, node_args, node_kwargs, what, changes=bool(before))
         except Break as found:
-            known = (
-                None
-                if changes or found.code not in _NEED_NUMBERS
-                else contents.called(self, kind, target, args, kwargs, what)
-            )
+            known = contents.called(self, kind, target, args, kwargs, what) if found.code in _NEED_NUMBERS else None
             if known is None:
                 raise
             return known
