@@ -58,8 +58,8 @@ PROGRAMS = {
     "print": ("FL103", "▸print(x.shape)◂"),
     "print_in_expression": ("FL103", "x = [x, ▸print('é')◂][0] + 1"),
     "warn": ("FL103", "▸warnings.warn('careful', stacklevel=1)◂"),
-    "log_info": ("FL103", "▸log.info('value %s', 3)◂"),
-    "log_warning": ("FL103", "▸log.debug('value')◂"),
+    "log_info": ("FL103", "▸log.info('value %s', x)◂"),
+    "log_warning": ("FL103", "▸log.debug('value', exc_info=True)◂"),
     "logging": ("FL103", "▸logging.debug('value')◂"),
     # input and output
     "open": ("FL118", "f = ▸open(EMPTY.name)◂; f.close()"),

@@ -291,6 +291,24 @@ def test_sizes_that_vary_are_not_fixed_by_what_is_read() -> None:
             agree(compiled(X[:n], grid), listed(X[:n], grid))
 
 
+def test_a_whole_graph_keeps_numbers_that_change_or_compiles_for_each() -> None:
+    """Where a loop needs the number it cannot be kept."""
+    kept = fuselens.compile(lambda x, n: x * n.item(), fullgraph=True, backend="eager")
+    for k in range(5):
+        agree(kept(X, torch.tensor(k)), X * k)
+    assert graphs(kept) == 1
+
+    def program(x: Tensor, n: Tensor) -> Tensor:
+        for _ in range(n.item()):
+            x = x + 1
+        return x
+
+    looped = fuselens.compile(program, fullgraph=True, backend="eager")
+    for k in (2, 3, 2, 4, 3):
+        agree(looped(X, torch.tensor(k)), X + k)
+    assert graphs(looped) == 3
+
+
 class Schedule:
     def __init__(self) -> None:
         self.times = torch.tensor([4.0, 2.0, -0.0])

@@ -135,6 +135,8 @@ _NAMED = (type, types.FunctionType, types.BuiltinFunctionType)
 class _Collector(FrameCompiler):
     """Captures one frame, and keeps what was made of it as plain data."""
 
+    keeps_data = False  # graphs in which data decides are compiled when they run
+
     def __init__(self, config: Config, recorder: Recorder, function: Function, weights: Weights) -> None:
         super().__init__(
             config, lambda captured: compile_graph(captured, recorder), recorder, function.function.__code__

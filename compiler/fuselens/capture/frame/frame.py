@@ -117,6 +117,10 @@ CompileGraph = Callable[[Captured], Callable[[tuple[Any, ...]], Any]]
 class FrameCompiler:
     """The hook's callback for one compiled function: its configuration, backend and recorder."""
 
+    keeps_data = (
+        True  # where a graph must be whole: numbers stay in it where they can, and are guarded only where they cannot
+    )
+
     def __init__(
         self, config: Config, compile_graph: CompileGraph, recorder: Listener, root: types.CodeType | None
     ) -> None:
@@ -311,16 +315,24 @@ class FrameCompiler:
     # --- one frame -----------------------------------------------------------------------------------------
 
     def _capture(self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...]) -> _hook.Entry | None:
-        """With numbers and sizes that data decides where a graph that must be whole has them, and only there."""
+        """With numbers and sizes that data decides where a graph that must be whole has them, and only there. Where that cannot be,
+        the numbers in small tensors are guarded, however often they change."""
         try:
             return self._capture_without_data(function, code, args)
         except GraphBreakError as error:
             if not self.config.fullgraph or error.diagnostic.code not in _DECIDED_BY_DATA:
                 raise
+            refused: Exception = error
             try:
                 return self._capture_with(function, code, args, "data")
             except NotGuardable:
-                raise error from None
+                pass
+            except GraphBreakError as also:
+                refused = also
+            try:
+                return self._capture_with(function, code, args, "numbers")
+            except (GraphBreakError, SizesChanged):
+                raise refused from None
 
     def _capture_without_data(
         self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...]
@@ -541,6 +553,8 @@ class FrameCompiler:
         tensor_layout.ensure()
         variation = self.variations[code]
         tracer = Tracer(self.config, function.__globals__, None if sizes_are == "exact" else variation, state)
+        tracer.takes_changes = sizes_are == "numbers"
+        tracer.guards_numbers = tracer.takes_changes or not (self.config.fullgraph and self.keeps_data)
         if sizes_are in ("symbolic", "data"):
             tracer.allow_symbols(variation.axes, keeps_data=sizes_are == "data")
         names = code.co_varnames

@@ -296,16 +296,11 @@ def _call_cached(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict
     known = [_known(m, a) for a in args]
     named = {k: _known(m, v) for k, v in kwargs.items()}
     if (value.value.__module__ or "").partition(".")[0] == "einops" and UNKNOWN not in (*known, *named.values()):
-        try:
-            m.tracer.differs = f"what {value.describe()} gave"
-            result = value.value(*known, **named)
-        except Exception as e:  # noqa: BLE001 - the program raises it by itself
-            raise raising(e) from None
-        return m.use(m.tracer.lazy(result, src.constant(result, f"{value.describe()}(…)")))
+        return _asked_now(m, value, known, named)
     receiver = m.use(args[0]) if args and known[0] is UNKNOWN else None
     known = known if receiver is None else known[1:]
-    exists = receiver is None or (isinstance(receiver, ObjectValue) and receiver.source is not None)
-    if value.source is None or not exists or any(k is UNKNOWN for k in (*known, *named.values())):
+    exists = value.source is not None and (receiver is None or receiver.source is not None)
+    if not exists or UNKNOWN in (*known, *named.values()):
         raise Break("FL104", what=value.describe(), why="its cache decides what it gives")
     calls, nested = m.tracer.effects.calls, m.tracer.graphs.nested
     before = len(calls)
@@ -321,6 +316,15 @@ def _call_cached(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict
     m.tracer.guard_identity(value.source, value.value)
     look_up = _LookUpOf(value.value, known, named)
     return m.use(m.tracer.lazy(look_up(receiver.value), src.applied(look_up, receiver.source)))
+
+
+def _asked_now(m: Machine, value: ObjectValue, args: list[Any], kwargs: dict[str, Any]) -> Value:
+    m.tracer.differs = f"what {value.describe()} gave"
+    try:
+        result = value.value(*args, **kwargs)
+    except Exception as e:  # noqa: BLE001 - the program raises it by itself
+        raise raising(e) from None
+    return m.use(m.tracer.lazy(result, src.constant(result, f"{value.describe()}(…)")))
 
 
 def _is_given(receiver: Value, m: Machine) -> TypeGuard[ObjectValue]:

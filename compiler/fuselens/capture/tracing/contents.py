@@ -137,7 +137,8 @@ class Contents:
 
     def _is_steady(self, tracer: Tracer, source: Source, tensor: torch.Tensor) -> bool:
         """Whether the input held the same numbers in earlier compilations, if there were any."""
-        return tracer.variation is not None and tracer.variation.is_steady(source.text, numbers_of(tensor))
+        steady = tracer.variation is not None and tracer.variation.is_steady(source.text, numbers_of(tensor))
+        return steady or tracer.takes_changes
 
     def _guard(self, tracer: Tracer, source: Source, tensor: torch.Tensor) -> None:
         if source.text not in self.read:
@@ -308,7 +309,8 @@ class _Settled:
 
 def _may_be_known(tracer: Tracer, node: fx.Node) -> bool:
     """Whether this trace guards numbers: not where they stay in the graph, or are read inside of another graph."""
-    return not (tracer.takes_scalars or tracer.graphs.nested) and node.graph is tracer.graphs.current
+    guards = tracer.guards_numbers and not tracer.takes_scalars
+    return guards and not tracer.graphs.nested and node.graph is tracer.graphs.current
 
 
 def _needed(node: fx.Node) -> list[fx.Node] | None:

@@ -80,6 +80,8 @@ class Tracer:
         self.steps = 0  # instructions run so far, in all frames
         self.told_line: tuple[str, int] | None = None  # the last that the log was told of
         self.takes_scalars = False  # a number taken from a tensor may stay in the graph
+        self.guards_numbers = True  # else those of small tensors may be guarded
+        self.takes_changes = False  # though they were others before
         self.inlined: dict[int, types.CodeType] = {}  # code that was run, but for libraries', by id
         # what was read of modules and classes without a guard, by id of that and name: nothing changes it in a process
         self.taken: dict[tuple[int, str], tuple[Any, Any]] = {}
