@@ -148,7 +148,7 @@ def sym_functions_of_an_item(n, t):
     return t * torch.sym_float(k), torch.sym_int(k / 2) + t, torch.sym_not(k > 3), torch.sym_ite(k > 3, k, 0) + t
 
 
-@programs(lambda: (torch.tensor(True), torch.tensor(3), some(2)), gap="the truth of a tensor as a number")
+@programs(lambda: (torch.tensor(True), torch.tensor(3), some(2)))
 def bools_of_tensors(p, n, t):
     return t * p.item(), bool(n), not n, t + (n > 2).item(), int(p) + float(p)
 

@@ -347,11 +347,11 @@ def _is_small(node: fx.Node) -> bool:
 
 
 def _given(tracer: Tracer, node: fx.Node) -> tuple[Source, torch.Tensor] | None:
-    """An input and where it is found; None where its numbers are not guarded."""
+    """An input and where it is found; None where its numbers are not guarded: those of numpy's arrays are data."""
     placeholders = (n for n in node.graph.nodes if n.op == "placeholder")
     position = next(i for i, n in enumerate(placeholders) if n is node)
     source, tensor = tracer.graphs.inputs[position]
-    if type(tensor) is not torch.Tensor or not torch_private.is_plain(tensor):
+    if type(tensor) is not torch.Tensor or not torch_private.is_plain(tensor) or source.kind == _hook.APPLIED:
         return None
     held = tensor.dtype in _BITS and not (source.is_argument or tensor.requires_grad)
     small = tensor.numel() <= MOST_GUARDED and tensor.device.type == "cpu"
