@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -61,7 +61,7 @@ def _concerns(view: View, report: Report, line: int, word: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Alike:
-    """Kernels of one kind: the layers of a model have the same one each, with another number."""
+    """Kernels of one kind: the layers of a model have the same one each, with another number, or share one."""
 
     name: str
     kernels: list[tuple[Graph, Kernel]]
@@ -72,7 +72,7 @@ class _Alike:
         return self.kernels[0][1].phase == "backward"
 
     def short(self) -> str:
-        count = len(self.kernels)
+        count = sum(graph.runs for graph, _ in self.kernels)
         return f"{count} × {code(self.name)}" if count > 1 else code(self.kernels[0][1].name)
 
     def full(self) -> str:
@@ -95,8 +95,11 @@ class _Line:
 
     def __init__(self, view: View, report: Report, line: int) -> None:
         self.view, self.report, self.line = view, report, line
-        self.graphs = [graph for graph in report.graphs if _touches(view, graph, line)]
-        self.decisions = [d for g in self.graphs for d in g.decisions if self.here(d.span) or self.here(d.other)]
+        cut = {graph.part_of for graph in report.graphs}  # compiled in parts, which tell what became of a line
+        touched = [graph for graph in report.graphs if _touches(view, graph, line)]
+        self.graphs = [graph for graph in touched if graph.kernels or graph.id not in cut]
+        self.decided = [(g, d) for g in self.graphs for d in g.decisions if self.here(d.span) or self.here(d.other)]
+        self.decisions = [d for _, d in self.decided]
         self.alike = self._alike()
         self.loops = self._loops()
 
@@ -168,12 +171,13 @@ class _Line:
     def _library_rows(self) -> Iterator[str]:
         """Calls of operators that no loops were written for."""
         calls: dict[tuple[str, str], list[Decision]] = defaultdict(list)
-        for d in self.decisions:
+        counts = Counter[tuple[str, str]]()
+        for graph, d in self.decided:
             if d.code == "FL401":
-                calls[str(d.data.get("operator") or d.subject).removesuffix(".default"), d.verdict].append(d)
-        told = {
-            key: f"{len(found)} × {code(key[0])}" if len(found) > 1 else code(key[0]) for key, found in calls.items()
-        }
+                key = str(d.data.get("operator") or d.subject).removesuffix(".default"), d.verdict
+                calls[key].append(d)
+                counts[key] += graph.runs
+        told = {key: f"{counts[key]} × {code(key[0])}" if counts[key] > 1 else code(key[0]) for key in calls}
         library = [text for (_, verdict), text in told.items() if verdict == "extern"]
         yield from [f"by a library: {', '.join(_first(library, _MOST_NAMES))}"] if library else []
         others = [f"{text} ({escape(calls[key][0].reason)})" for key, text in told.items() if key[1] != "extern"]
