@@ -106,9 +106,11 @@ def kernel_lines(view: View, position: lsp.Position, *, names: bool = False) -> 
 
 
 def _by_phase(made: Iterable[Generated]) -> dict[tuple[str, int, bool], list[Generated]]:
-    """What became of code, by function, graph, and whether it is its backward."""
+    """What became of code, by function, graph, and whether it is its backward. Of a graph that is compiled in parts they tell."""
     phases: dict[tuple[str, int, bool], list[Generated]] = defaultdict(list)
     for line in made:
+        if any(graph.part_of == line.graph.id for graph in line.report.graphs):
+            continue
         phases[line.report.function, line.graph.id, line.stage.name.endswith(".backward")].append(line)
     return phases
 
