@@ -299,8 +299,8 @@ def _call_cached(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict
         return _asked_now(m, value, known, named)
     receiver = m.use(args[0]) if args and known[0] is UNKNOWN else None
     known = known if receiver is None else known[1:]
-    exists = value.source is not None and (receiver is None or receiver.source is not None)
-    if not exists or UNKNOWN in (*known, *named.values()):
+    lost = receiver is not None and receiver.source is None
+    if value.source is None or lost or UNKNOWN in (*known, *named.values()):
         raise Break("FL104", what=value.describe(), why="its cache decides what it gives")
     calls, nested = m.tracer.effects.calls, m.tracer.graphs.nested
     before = len(calls)
