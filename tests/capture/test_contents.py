@@ -97,7 +97,17 @@ def filled(x: Tensor, grid: Tensor) -> Any:
     )
 
 
-PROGRAMS = [filled, indices, listed, one_number, branches, repeated, sizes, places, windows]
+def counted(x: Tensor, grid: Tensor) -> Any:
+    """What was read before it was written to is made anew for each read."""
+    ids, found = torch.zeros(3, dtype=torch.int64) + grid[0, 0], []
+    for _ in range(4):
+        found.append(ids.sum().item())
+        ids += 1
+        ids[1:].mul_(2)
+    return x, found, ids.tolist()
+
+
+PROGRAMS = [counted, filled, indices, listed, one_number, branches, repeated, sizes, places, windows]
 
 
 def agree(got: Any, wanted: Any) -> None:

@@ -93,13 +93,14 @@ class Contents:
                 if found is None or not self._is_steady(tracer, *found):
                     return None
                 given[node] = found
-        values = {n: held for n in needed if (held := self._values.get(n)) is not None}
+        # what was written to since is made anew, and written to again
+        values = {n: self._values[n] for n in needed if n in self._values and not _written(n)}
         for node in needed:
             if node not in values:
                 values[node] = given[node][1] if node in given else _computed(node, values)
                 if not _is_like(values[node], node.meta["val"]):
                     return None
-        self._values |= {n: held for n, held in values.items() if not _written(n)}  # others are written to again, maybe
+        self._values |= {n: held for n, held in values.items() if not (_written(n) or torch_private.writes(n))}
         for source, tensor in given.values():
             self._guard(tracer, source, tensor)
         return values[value.node]
