@@ -444,6 +444,11 @@ class Report:
         return [graph for graph in self.graphs if graph.part_of is None]
 
     @property
+    def in_parts(self) -> set[int]:
+        """The numbers of the graphs that are compiled in parts, which are graphs, too."""
+        return {graph.part_of for graph in self.graphs if graph.part_of is not None}
+
+    @property
     def refused(self) -> bool:
         """Whether a break is an error, as ``fullgraph=True`` makes it: there are no graphs then."""
         return any(found.severity == "error" for found in self.breaks)

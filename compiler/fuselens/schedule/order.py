@@ -73,8 +73,11 @@ def order(graph: Graph, donated: Iterable[str] = ()) -> Graph:
         if overlap.is_worth(_peak(uses, apart, sizes, kept), _peak(uses, positions, sizes, kept)):
             positions = apart
     uses = _without_repeated_checks([uses[p] for p in positions])
-    graph = graph.replace(nodes=tuple(overlap.joined(u.node for u in uses)))
-    uses = [_Use.of(graph, node) for node in graph.nodes]
+    if communicates:
+        graph = graph.replace(nodes=tuple(overlap.joined(u.node for u in uses)))
+        uses = [_Use.of(graph, node) for node in graph.nodes]
+    else:
+        graph = graph.replace(nodes=tuple(u.node for u in uses))
     reuse = writes.reuse | _reuse(graph, uses, kept, free)
     graph = graph.replace(donated=tuple(n for n in graph.inputs if n in free))
     peak = _peak(uses, range(len(uses)), sizes, kept | free)

@@ -108,10 +108,13 @@ def kernel_lines(view: View, position: lsp.Position, *, names: bool = False) -> 
 def _by_phase(made: Iterable[Generated]) -> dict[tuple[str, int, bool], list[Generated]]:
     """What became of code, by function, graph, and whether it is its backward. Of a graph that is compiled in parts they tell."""
     phases: dict[tuple[str, int, bool], list[Generated]] = defaultdict(list)
+    in_parts: dict[str, set[int]] = {}
     for line in made:
-        if any(graph.part_of == line.graph.id for graph in line.report.graphs):
-            continue
-        phases[line.report.function, line.graph.id, line.stage.name.endswith(".backward")].append(line)
+        name = line.report.function
+        if name not in in_parts:
+            in_parts[name] = line.report.in_parts
+        if line.graph.id not in in_parts[name]:
+            phases[name, line.graph.id, line.stage.name.endswith(".backward")].append(line)
     return phases
 
 

@@ -190,8 +190,8 @@ def pictures(view: View, qualname: str | None = None, copied: float | None = Non
 
 def _shown(report: Report) -> list[Graph]:
     """The graphs, but for those without operations of their own that are compiled in parts, which are graphs, too."""
-    cut = {g.part_of for g in report.graphs}
-    return [g for g in report.graphs if g.structure or g.id not in cut]
+    in_parts = report.in_parts
+    return [g for g in report.graphs if g.structure or g.id not in in_parts]
 
 
 def _graphs(report: Report, graph: Graph, colours: Colours, places: _Places) -> list[GraphData]:

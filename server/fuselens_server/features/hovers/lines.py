@@ -95,9 +95,10 @@ class _Line:
 
     def __init__(self, view: View, report: Report, line: int) -> None:
         self.view, self.report, self.line = view, report, line
-        cut = {graph.part_of for graph in report.graphs}  # compiled in parts, which tell what became of a line
-        touched = [graph for graph in report.graphs if _touches(view, graph, line)]
-        self.graphs = [graph for graph in touched if graph.kernels or graph.id not in cut]
+        touched, in_parts = [graph for graph in report.graphs if _touches(view, graph, line)], report.in_parts
+        self.graphs = [
+            graph for graph in touched if graph.kernels or graph.id not in in_parts
+        ]  # parts tell for the whole
         self.decided = [(g, d) for g in self.graphs for d in g.decisions if self.here(d.span) or self.here(d.other)]
         self.decisions = [d for _, d in self.decided]
         self.alike = self._alike()
