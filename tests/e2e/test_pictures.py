@@ -116,11 +116,16 @@ def test_memory_and_time_are_those_of_the_toy(toy: Webview, workbench: Workbench
     tab(toy, "Compile time")
     assert toy.texts("#panel-timing svg .title")[0].startswith("toy took ")
     toy.click('#panel-timing .flame[aria-label^="graph 0"]')
-    toy.visible('#panel-timing .flame[aria-label^="generate"]')
+    until("its part alone", lambda: keys_of_flame(toy)[:2] == ["toy", "toy/graph 0"])
+    assert all(key.startswith("toy/graph 0/") for key in keys_of_flame(toy)[2:])  # those wide enough to be drawn
     workbench.screenshot("pictures-timing-zoomed")
     toy.click('#panel-timing .flame[aria-label^="toy:"]')
     toy.visible('#panel-timing .flame[aria-label^="graph 1"]')
     workbench.screenshot("pictures-timing")
+
+
+def keys_of_flame(page: Webview) -> list[str]:
+    return page.evaluate("() => [...document.querySelectorAll('#panel-timing .flame')].map((box) => box.dataset.key)")
 
 
 def press_while_drawn(workbench: Workbench, page: Webview, path: Path, label: str) -> None:
