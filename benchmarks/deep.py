@@ -1,6 +1,6 @@
 """What a compilation takes as a model gets deeper, or a loop longer: 48 layers beside 4, 170 steps beside 4.
 
-    python -m benchmarks.deep                    a transformer's forward and training, and a recurrent net that is unrolled
+    python -m benchmarks.deep                    a transformer's forward and training, and two recurrent nets that are unrolled
     python -m benchmarks.deep --device cuda
     python -m benchmarks.deep --systems own,whole,peer
 
@@ -24,7 +24,7 @@ from typing import Any
 from .harness import ROOT
 
 SYSTEMS = ("own", "whole", "peer")
-SIZES = {"forward": (4, 48), "training": (4, 48), "steps": (4, 170)}
+SIZES = {"forward": (4, 48), "training": (4, 48), "steps": (4, 170), "written": (4, 170)}
 WIDTH, HEADS, LENGTH, BATCH = 256, 4, 64, 4
 CALLS = 15
 
@@ -89,12 +89,39 @@ def recurrent(steps: int, device: str) -> tuple[Any, Any]:
     return Series().double().to(device), torch.randn(97, steps, dtype=torch.float64, device=device)
 
 
+def written(steps: int, device: str) -> tuple[Any, Any]:
+    """A GRU that is written out, of which each step takes its words out of all, and its input, ``int64[64, steps]``."""
+    import torch
+    from torch import nn
+
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.last = nn.Embedding(1000, 64), nn.Linear(128, 10)
+            self.given, self.kept = nn.Linear(64, 3 * 128), nn.Linear(128, 3 * 128)
+
+        def forward(self, words: Any) -> Any:
+            x = self.words(words)
+            h, found = x.new_zeros(x.shape[0], 128), []
+            for t in range(x.shape[1]):
+                (r, z, n), (u, v, w) = self.given(x[:, t]).chunk(3, 1), self.kept(h).chunk(3, 1)
+                r, z = torch.sigmoid(r + u), torch.sigmoid(z + v)
+                h = (1 - z) * torch.tanh(n + r * w) + z * h
+                found.append(self.last(h))
+            return torch.stack(found, 1)
+
+    return Gated().to(device), torch.randint(0, 1000, (64, steps), device=device)
+
+
+MODELS = {"forward": transformer, "training": transformer, "steps": recurrent, "written": written}
+
+
 def measure(system: str, program: str, size: int, device: str) -> dict[str, float]:
     """In a process of its own."""
     import torch
 
     torch.manual_seed(0)
-    model, given = (recurrent if program == "steps" else transformer)(size, device)
+    model, given = MODELS[program](size, device)
 
     def step(call: Any) -> Any:
         if program == "forward":

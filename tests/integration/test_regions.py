@@ -100,6 +100,10 @@ def check(model: nn.Module, *given: Any, calls: int = 2, **options: Any) -> Repo
     return report
 
 
+def refuse(*args: Any) -> Any:
+    raise AssertionError("traced")
+
+
 def regions(report: Report) -> list[Graph]:
     return [graph for graph in report.graphs if graph.runs > 1]
 
@@ -413,10 +417,6 @@ def test_a_second_process_traces_nothing(training: bool, monkeypatch: pytest.Mon
         return compiled.__fuselens__.recorder.report
 
     first = run()
-
-    def refuse(*args: Any) -> Any:
-        raise AssertionError("traced")
-
     monkeypatch.setattr(FrameCompiler, "_trace", refuse)
     second = run()
     torch.testing.assert_close(found[0], found[1], atol=0, rtol=0)
@@ -525,3 +525,161 @@ def test_many_pieces_are_joined_by_one_call() -> None:
     (graph,) = compiled.__fuselens__.recorder.report.graphs
     assert graph.externs == ["aten.cat.default"] and len(graph.kernels) == 1
     assert [d.verdict for d in graph.decisions if d.subject.startswith("aten.cat")] == ["extern"]
+
+
+# --- steps that take their own part of a tensor ---------------------------------------------------------------------------
+
+
+class Gated(nn.Module):
+    """A recurrent cell of 21 operations, written out, of which each step takes ``take(x, t)``."""
+
+    def __init__(self, take: Callable[[Tensor, int], Tensor] = lambda x, t: x[:, t]) -> None:
+        super().__init__()
+        self.words, self.take = nn.Embedding(11, 4), take
+        self.given, self.kept, self.last = nn.Linear(4, 3 * D), nn.Linear(D, 3 * D), nn.Linear(D, 3)
+
+    def step(self, x: Tensor, h: Tensor) -> Tensor:
+        (r, z, n), (u, v, w) = self.given(x).chunk(3, -1), self.kept(h).chunk(3, -1)
+        r, z = torch.sigmoid(r + u), torch.sigmoid(z + v)
+        return (1 - z) * torch.tanh(n + r * w) + z * h
+
+    def forward(self, x: Tensor, steps: int = 12) -> Tensor:
+        x = self.words(x) if x.dtype == torch.int64 else x
+        h = torch.zeros(*self.take(x, 0).shape[:-1], D)
+        found = []
+        for t in range(steps):
+            h = self.step(self.take(x, t), h)
+            found.append(self.last(h))
+        return torch.stack(found)
+
+
+def sequence(gradient: bool = False) -> Tensor:
+    return torch.randn(12, 12, 4, generator=torch.Generator().manual_seed(5)).requires_grad_(gradient)
+
+
+TAKES: list[Callable[[Tensor, int], Tensor]] = [
+    lambda x, t: x[:, t],
+    lambda x, t: x[t],
+    lambda x, t: x[:, -1 - t],
+    lambda x, t: x[:, t : t + 1],
+    lambda x, t: x[:, t // 2],
+    lambda x, t: x.select(1, t).relu(),
+    lambda x, t: x.narrow(0, t, 1).squeeze(0),
+]
+
+
+@pytest.mark.parametrize("number", range(len(TAKES)))
+def test_steps_that_take_their_part(number: int) -> None:
+    torch.manual_seed(0)
+    (region,) = regions(check(Gated(TAKES[number]), sequence()))
+    assert region.runs == 12
+
+
+def test_steps_that_take_two_parts() -> None:
+    torch.manual_seed(0)
+    (region,) = regions(check(Gated(lambda x, t: x[:, t] * x[t].sum(0)), sequence()))
+    assert region.runs == 12
+
+
+def test_parts_of_what_is_computed_have_gradients() -> None:
+    torch.manual_seed(0)
+    words = torch.randint(0, 11, (3, 12))
+    (region,) = regions(check(Gated(), words))
+    assert region.runs == 12
+
+
+def test_parts_of_what_has_gradients() -> None:
+    torch.manual_seed(0)
+    model = Gated()
+    compiled, gradients = fuselens.compile(copy.deepcopy(model), fullgraph=True), []
+    for call in (model, compiled):
+        x = sequence(True)
+        call(x).square().sum().backward()
+        gradients.append(x.grad)
+    torch.testing.assert_close(*gradients)
+    assert regions(compiled.__fuselens__.recorder.report)
+
+
+def test_parts_of_what_steps_write_to() -> None:
+    """Each step reads what the one before it wrote: no part is taken before."""
+
+    class Writes(Gated):
+        def forward(self, x: Tensor, steps: int = 12) -> Tensor:
+            x, h = x.clone(), x.new_zeros(12, D)
+            for t in range(steps - 1):
+                h = self.step(x[:, t], h)
+                x[:, t + 1] += self.last(h).mean(-1, keepdim=True)
+            return x
+
+    torch.manual_seed(0)
+    model, x = Writes(), sequence()
+    with torch.no_grad():
+        torch.testing.assert_close(fuselens.compile(model, fullgraph=True)(x), model(x), atol=1e-5, rtol=1e-4)
+
+
+def test_parts_are_the_tensors_memory() -> None:
+    """What is returned of them is written to, and so is the tensor between two calls."""
+
+    class Returns(Gated):
+        def forward(self, x: Tensor, steps: int = 12) -> Any:
+            return super().forward(x, steps), [x[:, t] for t in range(steps)], x[0]
+
+    torch.manual_seed(0)
+    model, x = Returns(), sequence()
+    compiled = fuselens.compile(model, fullgraph=True)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), model(x), atol=1e-5, rtol=1e-4)
+            _, parts, first = compiled(x)
+            assert [p.data_ptr() for p in parts] == [x[:, t].data_ptr() for t in range(12)]
+            parts[3].add_(1)
+            first.mul_(2)
+            assert x[5, 3].equal(parts[3][5]) and x[0].equal(first)
+    assert regions(compiled.__fuselens__.recorder.report)
+
+
+def test_parts_that_are_taken_without_gradients() -> None:
+    class Without(Gated):
+        def forward(self, x: Tensor, steps: int = 12) -> Tensor:
+            h = x.new_zeros(12, D)
+            for t in range(steps):
+                with torch.no_grad():
+                    part = x[:, t]
+                h = self.step(part + x[:, t], h)
+            return h
+
+    torch.manual_seed(0)
+    model = Without()
+    compiled, gradients = fuselens.compile(copy.deepcopy(model), fullgraph=True), []
+    for call in (model, compiled):
+        x = sequence(True)
+        call(x).square().sum().backward()
+        gradients.append(x.grad)
+    torch.testing.assert_close(*gradients)
+
+
+def test_parts_of_sizes_that_vary() -> None:
+    torch.manual_seed(0)
+    model = Gated()
+    compiled = fuselens.compile(model, fullgraph=True, dynamic=True)
+    with torch.no_grad():
+        for batch in (3, 5, 8):
+            given = sequence()[:batch]
+            torch.testing.assert_close(compiled(given), model(given), atol=1e-5, rtol=1e-4)
+    report = compiled.__fuselens__.recorder.report
+    assert len(report.captured) == 1 and [graph.runs for graph in regions(report)] == [12]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_second_process_takes_parts_first(training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model, found = Gated(), []
+    for again in (False, True):
+        fuselens.reset()
+        compiled = fuselens.compile(model, fullgraph=True)
+        if again:
+            monkeypatch.setattr(FrameCompiler, "_trace", refuse)
+        with torch.set_grad_enabled(training):
+            found.append(outcome(model, compiled, sequence()))
+        assert regions(compiled.__fuselens__.recorder.report)
+    torch.testing.assert_close(found[0], found[1], atol=0, rtol=0)

@@ -11,7 +11,7 @@ import itertools
 import math
 import types
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch import fx
 
 from ... import torch_private
 from ...capture.bodies.higher_order import Operator
+from .early_views import put_in_order, views_first
 from .units import Unit, computes, is_state, operands, slots_of, stands_for_all, units_pass
 from .units import borders as borders_of
 
@@ -35,11 +36,27 @@ _HEAVY = frozenset({
 
 def repeats(nodes: Sequence[fx.Node], least: int, grad_enabled: bool) -> list[Unit]:
     """The nodes as parts, those that are the same as one region; none where no region saves ``least`` nodes. ``grad_enabled`` is
-    whether gradients are recorded where they begin."""
+    whether gradients are recorded where they begin. Views may get another place in the graph, where that saves more."""
     nodes = [n for n in nodes if n.op not in ("placeholder", "output")]
     if any(n.op in ("get_attr", "call_module") for n in nodes):  # parts have no graphs inside
         return []
-    kinds, stretches = _kinds(nodes), list[tuple[int, int, int]]()
+    kinds = dict(zip(nodes, _kinds(nodes), strict=True))
+    units, saved = _in_order(nodes, kinds, least, grad_enabled)
+    otherwise = views_first(nodes, kinds)
+    if otherwise == nodes:
+        return units
+    others, more = _in_order(otherwise, kinds, least, grad_enabled)
+    if more <= saved:
+        return units
+    put_in_order(otherwise)
+    return others
+
+
+def _in_order(
+    nodes: Sequence[fx.Node], kind_of: Mapping[fx.Node, int], least: int, grad_enabled: bool
+) -> tuple[list[Unit], int]:
+    """The parts, if the nodes have this order, and how many nodes all regions save."""
+    kinds, stretches = [kind_of[n] for n in nodes], list[tuple[int, int, int]]()
     borders = _Borders(nodes, kinds, grad_enabled)
     ranges, largest = [(0, len(nodes))], max(map(_weight, nodes), default=0)
     while ranges:
@@ -54,18 +71,19 @@ def repeats(nodes: Sequence[fx.Node], least: int, grad_enabled: bool) -> list[Un
         period, count = period * together, count // together
         if (count - 1) * size * together >= least and any(map(_is_heavy, nodes[start : start + period])):
             stretches.append((start, period, count))
-    units, at, saved = list[Unit](), 0, 0
+    units, at, saved = list[Unit](), 0, list[int]()
     numbers = itertools.count()
     for start, period, count in sorted(stretches):
         units += _rest(nodes[at:start])
         same = _same([nodes[start + k * period : start + (k + 1) * period] for k in range(count)], numbers)
         most = max(Counter(u.region for u in same if u.region is not None).values(), default=1)
-        saved = max(saved, (most - 1) * sum(map(_weight, same[0].nodes)))
+        saved.append((most - 1) * sum(map(_weight, same[0].nodes)))
         units += same
         at = start + period * count
     units += _rest(nodes[at:])
-    usable = saved >= least and borders.are_free(units) and units_pass(units) and not _reads_constants(units)
-    return units if usable else []
+    enough = max(saved, default=0) >= least
+    usable = enough and borders.are_free(units) and units_pass(units) and not _reads_constants(units)
+    return (units, sum(saved)) if usable else ([], 0)
 
 
 def _together(size: int, count: int) -> int:
