@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
@@ -153,11 +154,59 @@ def meanwhile(x: Tensor) -> Any:
     return gathered + y.repeat(2, 1), reduced * y
 
 
+def permuted(x: Tensor) -> Tensor:
+    return functional.permute_tensor((x * 2).flatten(), [1, 0], dist.group.WORLD).view(x.shape) + 1
+
+
 FUNCTIONS = [
     all_reduce, reductions, of_an_argument, of_a_row, asynchronous, gathered, gathered_list, scattered, scattered_list,
     broadcast, exchanged, exchanged_unevenly, functional_reduce, functional_gather, functional_scatter, operators_of_torch, alike,
-    many, meanwhile,
+    many, meanwhile, permuted,
 ]  # fmt: skip
+
+
+# --- calls between two graphs -------------------------------------------------------------------------------------------
+
+
+def sent(x: Tensor) -> Tensor:
+    y, out = x * 2, torch.empty_like(x)
+    other = 1 - dist.get_rank()
+    for call in (dist.send, dist.recv) if other else (dist.recv, dist.send):
+        call(y if call is dist.send else out, other)
+    return out + 1
+
+
+def sent_meanwhile(x: Tensor) -> Tensor:
+    y, out = x * 2, torch.empty_like(x)
+    other = 1 - dist.get_rank()
+    works = [dist.isend(y, other), dist.irecv(out, other)]
+    z = y.sin()
+    for work in works:
+        work.wait()
+    return out + z
+
+
+def sent_together(x: Tensor) -> Tensor:
+    y, out = x * 2, torch.empty_like(x)
+    other = 1 - dist.get_rank()
+    calls = [dist.P2POp(dist.isend, y, other), dist.P2POp(dist.irecv, out, other)]
+    for work in dist.batch_isend_irecv(calls):
+        work.wait()
+    return out + 1
+
+
+def to_one(x: Tensor) -> Tensor:
+    y, rank = x * 2, dist.get_rank()
+    dist.barrier()
+    dist.reduce(y, 0)
+    parts = [torch.empty_like(x) for _ in range(2)] if rank == 0 else None
+    dist.gather(x, parts, 0)
+    out = torch.empty_like(x)
+    dist.scatter(out, parts, 0)
+    return out + y if rank == 0 else out
+
+
+BETWEEN = [sent, sent_meanwhile, sent_together, to_one]
 
 
 # --- functions with gradients -------------------------------------------------------------------------------------------
@@ -176,7 +225,22 @@ def beside_a_plain_one(x: Tensor, w: Tensor) -> Tensor:
     return (y.sin() * x).sum()
 
 
-GRADIENTS = [through_functional, beside_a_plain_one]
+def of_a_ring(x: Tensor, w: Tensor) -> Tensor:
+    """Attention to the keys and values of both ranks, which go around."""
+
+    def attended(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        scores = x @ keys.transpose(-1, -2) * 0.5
+        return scores.softmax(-1) @ values, scores.logsumexp(-1, keepdim=True)
+
+    given = torch.stack([x @ w, x * 2])
+    own, weight = attended(*given)
+    there = functional.permute_tensor(given.flatten(), [1, 0], dist.group.WORLD).view(given.shape)
+    others, other_weight = attended(*there)
+    both = torch.logaddexp(weight, other_weight)
+    return (own * (weight - both).exp() + others * (other_weight - both).exp()).square().sum()
+
+
+GRADIENTS = [through_functional, beside_a_plain_one, of_a_ring]
 
 
 # --- models -------------------------------------------------------------------------------------------------------------
@@ -313,10 +377,37 @@ def cases(rank: int) -> dict[str, Callable[[], dict[str, Any]]]:
         compiled = fuselens.compile(fn)
         return {"agrees": same(fn(x, y), compiled(x, y)), **report(compiled)}
 
+    def of_pipeline(schedule: Any) -> Callable[[], dict[str, Any]]:
+        """Each rank has a stage, and micro-batches go through both."""
+
+        def run() -> dict[str, Any]:
+            fuselens.reset()
+            left = []
+            for compiles in (False, True):
+                torch.manual_seed(rank)
+                stage = fuselens.compile(Block(16)) if compiles else Block(16)
+                steps = schedule(
+                    PipelineStage(stage, rank, 2, torch.device("cpu")), n_microbatches=4, loss_fn=F.mse_loss
+                )
+                optimizer, losses = torch.optim.SGD(stage.parameters(), lr=0.1), []
+                for step in range(3):
+                    torch.manual_seed(step)
+                    given, target = torch.randn(8, 16), torch.randn(8, 16)
+                    optimizer.zero_grad()
+                    steps.step(given) if rank == 0 else steps.step(target=target, losses=losses)
+                    optimizer.step()
+                left.append([[p.detach() for p in stage.parameters()], losses])
+            return {"agrees": same(*left), **report(stage)}
+
+        return run
+
     small = {"bucket_cap_mb": 0.004}
     return {
         **{fn.__name__: of_function(fn) for fn in FUNCTIONS},
+        **{fn.__name__: of_function(fn) for fn in BETWEEN},
         **{fn.__name__: of_gradients(fn) for fn in GRADIENTS},
+        "pipeline": of_pipeline(ScheduleGPipe),
+        "pipeline_in_turn": of_pipeline(Schedule1F1B),
         "ddp_of_compiled": of_model(in_ddp, lambda m: in_ddp(fuselens.compile(m)), rank),
         "ddp_of_compiled_in_buckets": of_model(in_ddp, lambda m: in_ddp(fuselens.compile(m), **small), rank),
         "compiled_ddp": of_model(in_ddp, lambda m: fuselens.compile(in_ddp(m)), rank),

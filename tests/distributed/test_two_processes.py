@@ -24,6 +24,8 @@ MODELS = {  # graphs, parts (at least), breaks (at most)
     "fsdp_by_block": (1, 0, 0),
     "tensor_parallel": (1, 0, 0),
     "distributed_inputs": (1, 0, 0),
+    "pipeline": (1, 0, 0),
+    "pipeline_in_turn": (1, 0, 0),
 }
 
 
@@ -41,6 +43,16 @@ def test_a_collective_is_in_the_graph(name: str, found: list[dict[str, Any]]) ->
     for rank in found:
         assert "raised" not in rank[name], rank[name]["raised"]
         assert rank[name] == {"agrees": True, "graphs": 1, "fallbacks": 0, "breaks": [], "why": [], "parts": 0}
+
+
+@pytest.mark.parametrize("name", [fn.__name__ for fn in cases.BETWEEN])
+def test_a_call_between_two_graphs(name: str, found: list[dict[str, Any]]) -> None:
+    for rank in found:
+        assert "raised" not in rank[name], rank[name]["raised"]
+        told = rank[name]
+        assert told["agrees"] and told["fallbacks"] == 0, told
+        assert told["breaks"] and {why.partition(":")[0] for why in told["breaks"]} <= {"FL104", "FL105", "FL106"}, told
+        assert not told["why"], told
 
 
 @pytest.mark.parametrize("name", MODELS)

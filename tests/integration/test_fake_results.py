@@ -92,6 +92,60 @@ def test_a_result_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(computed) == len({str(f) for f in computed})
 
 
+def test_where_an_operand_lies_matters_to_views_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules, computed = torch_private.FakeTensorMode._dispatch_impl, []
+
+    def counted(self: Any, func: Any, *args: Any) -> Any:
+        computed.append(func)
+        return rules(self, func, *args)
+
+    monkeypatch.setattr(torch_private.FakeTensorMode, "_dispatch_impl", counted)
+    with torch_private.fake_mode():
+        x, w = torch.empty(8, 13, 17), torch.empty(17, 19)
+        for row in x:
+            torch.mm(row, w).sigmoid()
+            for given in torch.broadcast_tensors(row, row[:1]), (torch.atleast_2d(row),), (F.dropout(row, 0.5, False),):
+                assert all(torch_private.storage_key(t) == torch_private.storage_key(x) for t in given)
+                assert {t.storage_offset() for t in given} == {row.storage_offset()}
+            assert row.t().storage_offset() == row.storage_offset()
+    assert [str(f) for f in computed].count("aten.mm.default") <= 1
+    assert [str(f) for f in computed].count("aten.sigmoid.default") <= 1
+
+
+VIEWS: dict[str, Callable[[torch.Tensor, Random], Any]] = {
+    "select": lambda x, r: x.select(r.randint(-4, 3), r.randint(-5, 4)),
+    "slice": lambda x, r: torch.ops.aten.slice(x, r.randint(-4, 3), _some(r), _some(r), r.randint(0, 4)),
+    "squeeze": lambda x, r: x.squeeze(r.randint(-4, 3)),
+    "default": lambda x, r: torch.ops.aten.slice(x),
+}
+
+
+def _some(random: Random) -> int | None:
+    return random.choice([None, random.randint(-7, 7), 2**63 - 1])
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_are_those_of_the_kernels(name: str) -> None:
+    random, outcomes = Random(7), []
+    for trial in range(300):
+        sizes = [random.choice((0, 1, 1, 2, 3, 4)) for _ in range(random.randint(0, 3))]
+        order = random.sample(range(len(sizes)), len(sizes))
+        for mode in (torch_private.fake_mode(), torch_private.real_tensors()):
+            with mode:
+                x = torch.empty(2, *sizes)[1].permute(order)
+                try:
+                    found = VIEWS[name](x, Random(trial))
+                except (IndexError, RuntimeError):  # torch's rules may raise the other of these
+                    outcomes.append(("raises",))
+                else:
+                    kept = torch_private.storage_key(found) == torch_private.storage_key(x)
+                    outcomes.append(
+                        (found.shape, found.stride(), found.storage_offset(), kept, found.dtype, str(found.device))
+                    )
+    assert outcomes[::2] == outcomes[1::2]
+    assert any(type(kind) is torch.Size for kind, *_ in outcomes)
+
+
 def test_numbers_of_different_types_are_different_operands() -> None:
     with torch_private.fake_mode():
         x = torch.ones(3, dtype=torch.long)

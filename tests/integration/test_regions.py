@@ -683,3 +683,167 @@ def test_a_second_process_takes_parts_first(training: bool, monkeypatch: pytest.
             found.append(outcome(model, compiled, sequence()))
         assert regions(compiled.__fuselens__.recorder.report)
     torch.testing.assert_close(found[0], found[1], atol=0, rtol=0)
+
+
+# --- steps that write their own part of a tensor --------------------------------------------------------------------------
+
+
+class Writing(Gated):
+    def __init__(self, write: Callable[[Tensor, int, Tensor], Any], made: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.write, self.made = write, made
+
+    def forward(self, x: Tensor, steps: int = 12) -> Any:
+        out, h = self.made(x), x.new_zeros(12, D)
+        for t in range(steps):
+            h = self.step(x[:, t], h)
+            self.write(out, t, self.last(h))
+        return out
+
+
+def put(place: Callable[[int], Any]) -> Callable[[Tensor, int, Tensor], None]:
+    def write(out: Tensor, t: int, value: Tensor) -> None:
+        out[place(t)] = value
+
+    return write
+
+
+WRITES: dict[str, tuple[Callable[[int], Any], tuple[int, ...]]] = {
+    "first": (lambda t: t, (12, 12, 3)),
+    "middle": (lambda t: (slice(None), t), (12, 12, 3)),
+    "some": (lambda t: t + 2, (15, 12, 3)),
+    "last": (lambda t: (..., t), (12, 3, 12)),
+    "before the last": (lambda t: (..., t, slice(None)), (12, 12, 3)),
+    "downwards": (lambda t: 11 - t, (12, 12, 3)),
+    "of one": (lambda t: (1, slice(None), t), (2, 12, 12, 3)),
+    "nothing whole": (lambda t: (1, t), (2, 12, 12, 3)),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_steps_that_write_their_part(name: str) -> None:
+    torch.manual_seed(0)
+    place, sizes = WRITES[name]
+    (region,) = regions(check(Writing(put(place), lambda x: torch.full(sizes, 0.5)), sequence()))
+    assert region.runs == 12
+
+
+def test_values_are_written_as_other_types() -> None:
+    torch.manual_seed(0)
+    model = Writing(put(lambda t: t), lambda x: torch.zeros(12, 12, 3, dtype=torch.float64))
+    (region,) = regions(check(model, sequence()))
+    assert region.runs == 12
+
+
+@pytest.mark.parametrize(
+    "place",
+    [lambda t: t // 2, lambda t: t * 5 % 12, lambda t: -1 - t, lambda t: slice(t, t + 1)],
+    ids=["twice", "anywhere", "from the end", "slice"],
+)
+def test_other_places_are_written_in_turn(place: Callable[[int], Any]) -> None:
+    torch.manual_seed(0)
+    check(Writing(put(place), lambda x: torch.zeros(12, 12, 3)), sequence())
+
+
+def test_one_value_is_broadcast() -> None:
+    torch.manual_seed(0)
+    write = put(lambda t: t)
+    check(Writing(lambda out, t, value: write(out, t, value.mean(0)), lambda x: torch.zeros(12, 12, 3)), sequence())
+
+
+def test_what_is_read_meanwhile_was_written() -> None:
+    torch.manual_seed(0)
+    write = put(lambda t: t)
+    read = [lambda out, t, v: write(out, t, v + out[t - 1]), lambda out, t, v: write(out, t, v + out.mean())]
+    for each in read:
+        check(Writing(each, lambda x: torch.zeros(12, 12, 3)), sequence())
+
+
+def test_a_view_that_was_taken_before_is_read() -> None:
+    class Reads(Writing):
+        def forward(self, x: Tensor, steps: int = 12) -> Any:
+            out, h = x.new_zeros(12, 12, 3), x.new_zeros(12, D)
+            seen = out[3]
+            for t in range(steps):
+                h = self.step(x[:, t], h)
+                out[t] = self.last(h)
+                if t == 6:
+                    found = seen * 2
+            return out * found
+
+    torch.manual_seed(0)
+    check(Reads(put(lambda t: t), torch.clone), sequence())
+
+
+def test_parts_of_itself_are_written() -> None:
+    """What is written to a part was a view of another, which a step before wrote."""
+
+    class Itself(Gated):
+        def forward(self, x: Tensor, steps: int = 12) -> Any:
+            out, h = x.new_zeros(13, 12, D), x.new_zeros(12, D)
+            before = out[0]
+            for t in range(steps):
+                h = self.step(x[:, t], h)
+                out[t] = h
+            for t in range(6):
+                out[t + 1] = before
+            return out
+
+    torch.manual_seed(0)
+    check(Itself(), sequence())
+
+
+def test_what_was_written_changes_later() -> None:
+    class Changes(Gated):
+        def forward(self, x: Tensor, steps: int = 12) -> Any:
+            out, h = x.new_zeros(12, 12, D), x.new_zeros(12, D)
+            for t in range(steps):
+                h = self.step(x[:, t], h)
+                value = h * 2
+                out[t] = value
+                value += 1
+            return out, value
+
+    torch.manual_seed(0)
+    model, x = Changes(), sequence()
+    compiled = fuselens.compile(copy.deepcopy(model), fullgraph=True)
+    torch.testing.assert_close(compiled(x), model(x), atol=1e-5, rtol=1e-4)
+
+
+def test_an_argument_is_written_to() -> None:
+    class Given(Gated):
+        def forward(self, x: Tensor, out: Tensor) -> Any:  # type: ignore[override]
+            h = x.new_zeros(12, D)
+            for t in range(12):
+                h = self.step(x[:, t], h)
+                out[t] = h
+            return h
+
+    torch.manual_seed(0)
+    model, x, memory = Given(), sequence(), [torch.zeros(13, 12, D) for _ in range(2)]
+    compiled = fuselens.compile(copy.deepcopy(model), fullgraph=True)
+    with torch.no_grad():
+        for call, out in zip((model, compiled), memory, strict=True):
+            call(x, out[1:])
+    torch.testing.assert_close(*memory, atol=1e-5, rtol=1e-4)
+
+
+def test_parts_of_varying_sizes_are_written() -> None:
+    torch.manual_seed(0)
+
+    class Varying(Gated):
+        def forward(self, x: Tensor, steps: int = 12) -> Any:
+            out, h = x.new_zeros(len(x), 12, D), x.new_zeros(len(x), D)
+            for t in range(steps):
+                h = self.step(x[:, t], h)
+                out[:, t] = h
+            return out
+
+    model = Varying()
+    compiled = fuselens.compile(model, fullgraph=True, dynamic=True)
+    with torch.no_grad():
+        for batch in (3, 5, 8):
+            given = sequence()[:batch]
+            torch.testing.assert_close(compiled(given), model(given), atol=1e-5, rtol=1e-4)
+    report = compiled.__fuselens__.recorder.report
+    assert len(report.captured) == 1 and [graph.runs for graph in regions(report)] == [12]

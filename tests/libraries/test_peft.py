@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,3 +86,34 @@ def test_merged() -> None:
     agree(compiled(x()), expected)
     merged = model.merge_and_unload()
     agree(fuselens.compile(merged)(x()), expected)
+
+
+@torch.no_grad()
+def test_loaded(tmp_path: Path) -> None:
+    """Adapters of files, one of them put in the place of the other after compiling, as the library does for compiled models."""
+    from peft.utils.hotswap import hotswap_adapter, prepare_model_for_compiled_hotswap
+
+    model, expected = adapted().eval(), {}
+    model.save_pretrained(str(tmp_path))
+    places = {"default": tmp_path, "other": tmp_path / "other"}
+    for name in places:
+        model.set_adapter(name)
+        expected[name] = model(x())
+    base = model.unload()
+    loaded = peft.PeftModel.from_pretrained(base, str(places["default"])).eval()
+    loaded.load_adapter(str(places["other"]), "other")
+    compiled = fuselens.compile(loaded)
+    for name in ("default", "other", "default"):
+        loaded.set_adapter(name)
+        agree(compiled(x()), expected[name])
+    compiled.save_pretrained(str(tmp_path / "again"))
+    again = peft.PeftModel.from_pretrained(loaded.unload(), str(tmp_path / "again")).eval()
+    agree(again(x()), expected["default"])
+
+    swapped = peft.PeftModel.from_pretrained(again.unload(), str(places["default"])).eval()
+    prepare_model_for_compiled_hotswap(swapped, target_rank=4)
+    compiled = fuselens.compile(swapped)
+    agree(compiled(x()), expected["default"])
+    hotswap_adapter(swapped, str(places["other"]), adapter_name="default")
+    agree(compiled(x()), expected["other"])
+    assert graphs(compiled) == 1

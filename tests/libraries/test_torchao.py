@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.libraries.against_eager import computes
+from tests.libraries.against_eager import computes, trains
 
 torchao = pytest.importorskip("torchao")
 pytestmark = [pytest.mark.usefixtures("fresh"), pytest.mark.filterwarnings("ignore")]
@@ -40,3 +40,21 @@ def test_quantised(name: str) -> None:
         return model(x) * 2
 
     assert 1 <= computes(run, (x,), rtol=2e-3, atol=1e-3) <= 2
+
+
+def test_quantisation_aware_training() -> None:
+    import torchao.quantization as q
+    from torchao.quantization.qat import IntxFakeQuantizeConfig, QATConfig
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 32))
+    activations = IntxFakeQuantizeConfig(torch.int8, "per_token", is_symmetric=False)
+    weights = IntxFakeQuantizeConfig(torch.int4, group_size=32)
+    q.quantize_(model, QATConfig(activation_config=activations, weight_config=weights, step="prepare"))
+    assert type(model[0]) is not nn.Linear
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        return model(x).square().mean()
+
+    batches = [(torch.randn(16, 64, generator=torch.Generator().manual_seed(i)),) for i in range(3)]
+    assert trains(model, loss, batches) == 1

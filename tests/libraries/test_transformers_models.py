@@ -54,6 +54,20 @@ def test_trained_on_texts(name: str) -> None:  # without dropout: compiled progr
     assert 1 <= trains(text_model(name), loss, batches, rtol=1e-3, atol=1e-4) <= 3
 
 
+def test_experts_and_the_loss_of_their_router() -> None:
+    torch.manual_seed(0)
+    config = transformers.MixtralConfig(**GROUPED, num_local_experts=4, output_router_logits=True)
+    model = transformers.MixtralForCausalLM(config).eval()
+
+    def loss(model: Any, ids: torch.Tensor) -> torch.Tensor:
+        found = model(input_ids=ids, labels=ids)
+        assert found.aux_loss is not None
+        return found.loss
+
+    batches = [(texts(2, 10, seed=i),) for i in range(3)]
+    assert 1 <= trains(model, loss, batches, rtol=1e-3, atol=1e-4) <= 3
+
+
 @pytest.mark.parametrize("name", TEXT)
 def test_logits(name: str) -> None:
     model = text_model(name)

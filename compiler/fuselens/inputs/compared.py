@@ -39,6 +39,9 @@ class Closeness:
         return f"{count}, first at {self.first}: eager {self.eager}, compiled {self.compiled}"
 
 
+_SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+
 def plain(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor without code of its class, in the layout that all operators know."""
     usual = tensor if type(tensor) is torch.Tensor else tensor.as_subclass(torch.Tensor)
@@ -58,6 +61,8 @@ def closeness(expected: torch.Tensor, actual: torch.Tensor) -> Closeness:
     """Of two tensors that are not :func:`unlike`."""
     if expected.numel() == 0 or expected.is_meta:
         return Closeness()
+    if expected.layout in _SPARSE:
+        expected, actual = expected.detach().to_dense(), actual.detach().to_dense()
     absolute = relative = 0.0
     if expected.dtype in TOLERANCE:
         allowed, least = TOLERANCE[expected.dtype]

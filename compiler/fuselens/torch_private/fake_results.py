@@ -52,6 +52,7 @@ class FakeResults:
         self._known: Known = {}
         self._used: Known | None = None
         self._functions: dict[str, bool] = {}
+        self._views: dict[str, bool] = {}
 
     def suits(self, func: Any) -> bool:
         """Whether all that ``func`` does is to return tensors, and torch defines it."""
@@ -59,6 +60,20 @@ class FakeResults:
         if found is None:
             found = self._functions[func._name] = _suits(func)
         return found
+
+    def view(self, mode: Any, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor | None:
+        """The view that a function gives that only takes an operand apart, without asking torch's rules; None for other calls."""
+        layout_of = _VIEWS.get(func)
+        x = args[0] if layout_of is not None and not kwargs else None
+        if layout_of is None or type(x) is not self._fake or x.fake_mode is not mode or x.constant is not None:  # pyright: ignore[reportAttributeAccessIssue]
+            return None
+        if not _plain(x) or x.is_inference() is not torch.is_inference_mode_enabled():
+            return None
+        found = layout_of(x, *args[1:])
+        if found is None:
+            return None
+        layout = Layout(x.dtype, x.fake_device, *found, view=0)  # pyright: ignore[reportAttributeAccessIssue]
+        return _made(layout, args, functools.partial(self._fake, mode))
 
     @contextlib.contextmanager
     def followed(self, known: Known) -> Iterator[Known]:
@@ -93,22 +108,30 @@ class FakeResults:
         if found is self:
             if len(self._known) >= _LIMIT:
                 self._known.clear()
-            self._known[key] = described = self._described(mode, args, result)
+            self._known[key] = described = self._described(mode, func, args, result)
             if self._used is not None and described is not None:
                 self._used[key] = described
         return result
 
     def _key(self, mode: Any, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        parts = [func._name, *self._state()]
-        if not self._add(parts, mode, args):
+        parts, of_memory = [func._name, *self._state()], self._gives_views(func)
+        if not self._add(parts, mode, args, of_memory):
             return None
         for name, value in kwargs.items():
             parts.append(name)
-            if not self._add(parts, mode, (value,)):
+            if not self._add(parts, mode, (value,), of_memory):
                 return None
         return tuple(parts)
 
-    def _add(self, parts: list[Any], mode: Any, values: Sequence[Any]) -> bool:
+    def _gives_views(self, func: Any) -> bool:
+        """Whether the function may give views of its operands: then it matters where in their memory these are."""
+        found = self._views.get(func._name)
+        if found is None:
+            aliases = any(r.alias_info is not None for r in func._schema.returns)
+            found = self._views[func._name] = aliases or "as_strided" in func._name
+        return found
+
+    def _add(self, parts: list[Any], mode: Any, values: Sequence[Any], of_memory: bool) -> bool:
         """Adds what a result depends on of each value; False where that is not known."""
         fake = self._fake
         for value in values:
@@ -117,22 +140,23 @@ class FakeResults:
                 if value.fake_mode is not mode or value.constant is not None or not _plain(value):
                     return False
                 parts += (
-                    value.dtype, value.fake_device, value.shape, value.stride(), value.storage_offset(),
-                    value.untyped_storage().nbytes(), value.requires_grad, value.is_inference(),
+                    value.dtype, value.fake_device, value.shape, value.stride(), value.requires_grad, value.is_inference(),
                 )  # fmt: skip
+                if of_memory:
+                    parts += (value.storage_offset(), value.untyped_storage().nbytes())
             elif kind in _SCALARS:
                 if value != value:
                     return False
                 parts += (kind, value)
             elif kind is list or kind is tuple:
                 parts += (kind, len(value))
-                if not self._add(parts, mode, value):
+                if not self._add(parts, mode, value, of_memory):
                     return False
             else:
                 return False
         return True
 
-    def _described(self, mode: Any, args: Sequence[Any], result: Any) -> tuple[type | None, Layouts] | None:
+    def _described(self, mode: Any, func: Any, args: Sequence[Any], result: Any) -> tuple[type | None, Layouts] | None:
         make = functools.partial(self._fake, mode)
         kind = list if type(result) is list else tuple if isinstance(result, tuple) else None
         tensors: tuple[Any, ...] = (result,) if kind is None else tuple(result)
@@ -148,6 +172,8 @@ class FakeResults:
                 return None
             if view is None:
                 own.add(_storage(t))
+            elif not self._gives_views(func):  # its schema does not say so
+                return None
             layout = Layout(t.dtype, t.fake_device, tuple(t.shape), t.stride(), t.storage_offset(), view)
             again = _made(layout, args, make)
             sizes = [x.untyped_storage().nbytes() for x in (t, again)]
@@ -163,6 +189,42 @@ def _suits(func: Any) -> bool:
         return False
     packet = func.overloadpacket.__name__
     return not packet.startswith("lift") and all("Tensor" in str(r.type) for r in schema.returns)
+
+
+def _select(x: torch.Tensor, dim: int, index: int) -> _Extents | None:
+    if not (type(dim) is type(index) is int and -x.dim() <= dim < x.dim() and -x.shape[dim] <= index < x.shape[dim]):
+        return None
+    sizes, strides = [*x.shape], [*x.stride()]
+    size, step = sizes.pop(dim), strides.pop(dim)
+    return tuple(sizes), tuple(strides), x.storage_offset() + index % size * step
+
+
+def _slice(
+    x: torch.Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> _Extents | None:
+    known = all(type(n) is int for n in (dim, 0 if start is None else start, 0 if end is None else end, step))
+    if not (known and -x.dim() <= dim < x.dim() and step > 0):
+        return None
+    sizes, strides = [*x.shape], [*x.stride()]
+    begin, stop, _ = slice(start, end).indices(sizes[dim])
+    offset = x.storage_offset() + begin * strides[dim]
+    sizes[dim] = -(-max(stop - begin, 0) // step)
+    strides[dim] *= step
+    return tuple(sizes), tuple(strides), offset
+
+
+def _squeeze(x: torch.Tensor, dim: int) -> _Extents | None:
+    if type(dim) is not int or not -x.dim() <= dim < x.dim():
+        return None
+    if x.shape[dim] != 1:
+        return tuple(x.shape), x.stride(), x.storage_offset()
+    return _select(x, dim, 0)
+
+
+_Extents = tuple[tuple[int, ...], tuple[int, ...], int]
+_VIEWS: dict[Any, Callable[..., _Extents | None]] = {
+    torch.ops.aten.select.int: _select, torch.ops.aten.slice.Tensor: _slice, torch.ops.aten.squeeze.dim: _squeeze,
+}  # fmt: skip
 
 
 def _plain(tensor: torch.Tensor) -> bool:

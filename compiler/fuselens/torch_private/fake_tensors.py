@@ -113,6 +113,14 @@ def _refused_mask(func: Any, x: Any, mask: Any, source: Any) -> None:
         raise RuntimeError(f"expand: the mask has {mask.dim()} dimensions, the tensor {x.dim()}")
 
 
+def _refused_dim(func: Any, x: Any, dim: Any, index: Any) -> None:
+    """torch's rule takes a dimension that is not there for another."""
+    if type(dim) is int and x.dim() and not -x.dim() <= dim < x.dim():
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-x.dim()}, {x.dim() - 1}], but got {dim})"
+        )
+
+
 def _refused_shape(func: Any, *args: Any) -> None:
     """torch 2.11's rule gives this operator the shape that its result has where no values repeat."""
     raise private.needs_shape_error(func)
@@ -137,6 +145,7 @@ _CORRECTIONS: dict[Any, Callable[..., tuple[Any, tuple[Any, ...]] | None]] = {
     torch.ops.aten.true_divide_.Tensor: _refused_for_integers,
     torch.ops.aten.true_divide_.Scalar: _refused_for_integers,
     torch.ops.aten.masked_scatter_.default: _refused_mask,
+    torch.ops.aten.select.int: _refused_dim,
     private.zero_tensor: _as_zeros,
     private.unique: _refused_shape,
 }
@@ -191,6 +200,11 @@ class _FakeMode(FakeTensorMode):
 
     __torch_dispatch__ = _unwrapped(FakeTensorMode)
 
+    @functools.cached_property
+    def avoid_device_init(self) -> bool:
+        """As torch finds, which asks for each device whenever the mode is entered."""
+        return super().avoid_device_init
+
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         correct = _CORRECTIONS.get(func)
@@ -198,6 +212,8 @@ class _FakeMode(FakeTensorMode):
             func, args = corrected
         if self.shape_env is not None or not FAKE_RESULTS.suits(func):
             return self._as_by_kernel(func, args, kwargs, super().dispatch(func, types, args, kwargs))
+        if (view := FAKE_RESULTS.view(self, func, args, kwargs)) is not None:
+            return view
         compute = functools.partial(self._dispatch_impl, func, types, args, kwargs)
         return FAKE_RESULTS.run(self, func, args, kwargs, lambda: self._as_by_kernel(func, args, kwargs, compute()))
 

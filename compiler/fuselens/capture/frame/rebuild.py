@@ -424,7 +424,9 @@ def _(value: MadeFunction, r: Rebuilder) -> None:
 @build.register
 def _(value: MethodValue, r: Rebuilder) -> None:
     function = value.function
-    if isinstance(function, Known):  # a C method binds in its own way
+    if isinstance(function, Known) and hasattr(
+        function.value, "__get__"
+    ):  # a C method binds in its own way, pybind11's do not
         r.call(function.value.__get__, value.receiver)
     else:
         r.call(types.MethodType, function, value.receiver)

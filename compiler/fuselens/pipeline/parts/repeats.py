@@ -19,7 +19,7 @@ from torch import fx
 
 from ... import torch_private
 from ...capture.bodies.higher_order import Operator
-from .early_views import put_in_order, views_first
+from .moved import moved, put_in_order
 from .units import Unit, computes, is_state, operands, slots_of, stands_for_all, units_pass
 from .units import borders as borders_of
 
@@ -36,20 +36,19 @@ _HEAVY = frozenset({
 
 def repeats(nodes: Sequence[fx.Node], least: int, grad_enabled: bool) -> list[Unit]:
     """The nodes as parts, those that are the same as one region; none where no region saves ``least`` nodes. ``grad_enabled`` is
-    whether gradients are recorded where they begin. Views may get another place in the graph, where that saves more."""
+    whether gradients are recorded where they begin. Parts of tensors may be read before and
+    written after (:mod:`.moved`), where that saves more."""
     nodes = [n for n in nodes if n.op not in ("placeholder", "output")]
     if any(n.op in ("get_attr", "call_module") for n in nodes):  # parts have no graphs inside
         return []
     kinds = dict(zip(nodes, _kinds(nodes), strict=True))
     units, saved = _in_order(nodes, kinds, least, grad_enabled)
-    otherwise = views_first(nodes, kinds)
-    if otherwise == nodes:
+    otherwise, writes = moved(nodes, kinds)
+    if otherwise == nodes or _in_order(otherwise, kinds, least, grad_enabled)[1] <= saved:
         return units
-    others, more = _in_order(otherwise, kinds, least, grad_enabled)
-    if more <= saved:
-        return units
-    put_in_order(otherwise)
-    return others
+    otherwise = put_in_order(otherwise, writes, grad_enabled)
+    kinds |= {n: -i for i, n in enumerate(otherwise, 1) if n not in kinds}
+    return _in_order(otherwise, kinds, least, grad_enabled)[0]
 
 
 def _in_order(
