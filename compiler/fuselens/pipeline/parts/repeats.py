@@ -44,9 +44,14 @@ def repeats(nodes: Sequence[fx.Node], least: int, grad_enabled: bool) -> list[Un
     kinds = dict(zip(nodes, _kinds(nodes), strict=True))
     units, saved = _in_order(nodes, kinds, least, grad_enabled)
     otherwise, writes = moved(nodes, kinds)
-    if otherwise == nodes or _in_order(otherwise, kinds, least, grad_enabled)[1] <= saved:
+    if otherwise == nodes:
+        return units
+    others, more = _in_order(otherwise, kinds, least, grad_enabled)
+    if more <= saved:
         return units
     otherwise = put_in_order(otherwise, writes, grad_enabled)
+    if not writes:
+        return others
     kinds |= {n: -i for i, n in enumerate(otherwise, 1) if n not in kinds}
     return _in_order(otherwise, kinds, least, grad_enabled)[0]
 
@@ -249,7 +254,7 @@ def _body(module: fx.GraphModule) -> Any:
     """All that is in a graph."""
     nodes = list(module.graph.nodes)
     number = {node: i for i, node in enumerate(nodes)}
-    read = [tuple(number[n] for n in operands((node.args, node.kwargs))) for node in nodes]
+    read = [tuple(number[n] for n in operands(node)) for node in nodes]
     return tuple((_kind(node), read_by) for node, read_by in zip(nodes, read, strict=True))
 
 
@@ -283,7 +288,7 @@ def _exactly(nodes: Sequence[fx.Node]) -> Any:
     these are."""
     place, others, kinds, read = {n: i for i, n in enumerate(nodes)}, dict[fx.Node, int](), list[Any](), list[int]()
     for node in nodes:
-        for source in operands((node.args, node.kwargs)):
+        for source in operands(node):
             number = place.get(source)
             if number is None:
                 if source not in others:
@@ -300,7 +305,7 @@ def _loosely(nodes: Sequence[fx.Node]) -> Any:
     if any(map(torch_private.writes, nodes)):
         return _exactly(nodes)
     place = {n: i for i, n in enumerate(nodes)}
-    sources = [source for node in nodes for source in operands((node.args, node.kwargs))]
+    sources = [source for node in nodes for source in operands(node)]
     return tuple(place.get(source) if source in place else _given(source) for source in sources)
 
 
@@ -315,7 +320,7 @@ def _have_model(stretches: Sequence[list[fx.Node]]) -> bool:
     """Whether one of these stretches can stand for all."""
     inside = [{*nodes} for nodes in stretches]
     read = [
-        [r for n in nodes for r in operands((n.args, n.kwargs)) if r not in own]
+        [r for n in nodes for r in operands(n) if r not in own]
         for nodes, own in zip(stretches, inside, strict=True)
     ]
     slots = slots_of(read)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,7 +167,7 @@ def borders(units: Sequence[Unit]) -> Iterator[tuple[Unit, list[fx.Node], list[f
     same, and read as many: what is one value in all of them is read once, else a unit may be given a value several times."""
     home = {node: unit for unit in units for node in unit.nodes}
     leaving = [[i for i, n in enumerate(u.nodes) if any(home.get(user) is not u for user in n.users)] for u in units]
-    read = [[r for n in u.nodes for r in operands((n.args, n.kwargs)) if home.get(r) is not u] for u in units]
+    read = [[r for n in u.nodes for r in operands(n) if home.get(r) is not u] for u in units]
     of_region: dict[int, list[int]] = {}
     for number, unit in enumerate(units):
         if unit.region is not None:
@@ -186,17 +186,25 @@ def slots_of(read: Sequence[Sequence[fx.Node]]) -> list[tuple[fx.Node, ...]]:
     return list(dict.fromkeys(zip(*read, strict=True)))
 
 
-def operands(value: Any) -> Iterator[fx.Node]:
-    """The nodes in an argument, in their order, each as often as it is there."""
-    if isinstance(value, fx.Node):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from operands(item)
-    elif isinstance(value, dict):
-        yield from operands(tuple(value.values()))
-    elif isinstance(value, slice):
-        yield from operands((value.start, value.stop, value.step))
+def operands(node: fx.Node) -> list[fx.Node]:
+    """The nodes in a node's arguments, in their order, each as often as it is there."""
+    found: list[fx.Node] = []
+    _collect(node.args, found)
+    if node.kwargs:
+        _collect(node.kwargs.values(), found)
+    return found
+
+
+def _collect(values: Iterable[Any], found: list[fx.Node]) -> None:
+    for value in values:
+        if isinstance(value, fx.Node):
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            _collect(value, found)
+        elif isinstance(value, dict):
+            _collect(value.values(), found)
+        elif isinstance(value, slice):
+            _collect((value.start, value.stop, value.step), found)
 
 
 def stands_for_all(reads: Sequence[fx.Node]) -> tuple[bool, int]:
