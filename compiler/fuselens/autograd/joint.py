@@ -148,7 +148,7 @@ def _traced(
         enables_grad=training and enables_grad,
         autocast=autocast_devices(),
         reached=backward.reached,
-        saves=backward.saves,
+        saving=backward.saving,
         replayable=not leaves.tensors and _is_replayable(inputs, results, changes, backward.present),
     )
     return Joint(

@@ -23,7 +23,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -406,6 +406,8 @@ def _split(joint: Joint, cut: _Cut, choice: _Choice) -> Partition:
     ordered = tensors + numbers
     forward, saved = _forward_graph(joint, cut, ordered)
     backward, recomputed = _backward_graph(joint, cut, ordered)
+    readers = _readers(backward.graph, len(saved))
+    saved = [replace(s, tangents=bits) for s, bits in zip(saved, readers, strict=True)]
     decisions = [
         Decision(
             "FL310", "saved", s.name, s.reason, s.span,
@@ -484,6 +486,20 @@ def _backward_graph(joint: Joint, cut: _Cut, saved: list[fx.Node]) -> tuple[fx.G
             recomputed.append(node)
     graph.output(tuple(env[g] for g in joint.gradients))
     return torch_private.graph_module(joint.root, graph), recomputed
+
+
+def _readers(graph: fx.Graph, saved: int) -> list[int]:
+    """For each saved value, the tangents (bits) of the backward nodes that depend on it and on tangents, but on no such node."""
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    bits = {n: 1 << i for i, n in enumerate(placeholders[saved:])}
+    for node in graph.nodes:
+        for given in node.all_input_nodes:
+            bits[node] = bits.get(node, 0) | bits.get(given, 0)
+    readers: dict[fx.Node, int] = {}
+    for node in reversed(graph.nodes):
+        if node.op != "output":
+            readers[node] = functools.reduce(operator.or_, (bits.get(u) or readers.get(u, 0) for u in node.users), 0)
+    return [readers[n] for n in placeholders[:saved]]
 
 
 def _late(cut: _Cut, needed: set[fx.Node]) -> Iterator[fx.Node]:

@@ -31,7 +31,7 @@ from .effects import with_effects
 from .graph_cache import Entry, GraphCache, Program
 from .parts.part import Compiler
 from .parts.repeats import repeats
-from .parts.units import Unit, buckets, decided_by_data, of_cuts
+from .parts.units import Unit, apart, buckets, decided_by_data, of_cuts
 from .recorder import Recorder, Run
 from .refusals import Ready, eagerly, or_eager, or_ready, restoring, watched
 from .variants import frozen, lazy_views, sharing
@@ -115,7 +115,7 @@ def _units(run: Run) -> list[Unit]:
     recorded = run.target == "cuda" and config.mode in ("reduce-overhead", "max-autotune")  # as one CUDA graph
     kept = captured.pending is not None  # then it was compiled as a whole before
     runs_to_compile = captured.sizes is not None and config.weightless  # and nothing runs
-    found = buckets(captured)
+    found = buckets(captured) or apart(captured)
     if found or kept or recorded or runs_to_compile or config.freezing or not config.regions:
         return found
     least = _LEAST["cuda" if run.for_absent_gpu else run.target]

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -189,9 +190,8 @@ def _differentiable(
         forward = _of_first(forward, signature.inputs)
 
     def node(inputs: Values, all_inputs: bool) -> Callable[..., Values]:
-        return torch_private.node_of(
-            _Node(signature, forward, written, saved, backward, replay, expects, inputs, all_inputs)
-        )
+        made = _Node(signature, forward, written, saved, backward, replay, expects, inputs, all_inputs)
+        return _without_links(torch_private.node_of(made), _unlinked_inputs(signature, inputs))
 
     apply: Callable[..., Values] | None = None
     apply_hooked: Callable[..., Values] | None = None
@@ -217,11 +217,47 @@ def _differentiable(
     return run_with_leaves if signature.leaves else run
 
 
+def _unlinked_inputs(signature: Signature, inputs: Values) -> list[int]:
+    """Inputs that require gradients and get none, such as those that the graph detaches."""
+    tensors = [(i, t) for i, t in enumerate(inputs[: signature.inputs]) if isinstance(t, torch.Tensor)]
+    return [i for i, t in tensors if signature.gradients[i] is None and t.requires_grad]
+
+
+def _without_links(apply: Callable[..., Values], unlinked: Sequence[int]) -> Callable[..., Values]:
+    """Linked to such an input, the node would have a backward run what is behind it, and let go of what that saved."""
+    if not unlinked:
+        return apply
+
+    def call(*inputs: Any) -> Values:
+        given = list(inputs)
+        for i in unlinked:
+            given[i] = given[i].detach()
+        return apply(*given)
+
+    return call
+
+
 def _unfilled(leaf: Leaf) -> torch.Tensor:
     """A leaf of the right size, so that the graph's node can be linked to it before its value is known."""
     assert leaf.size is not None
     value = torch.empty((), dtype=getattr(torch, leaf.dtype), device=leaf.device).expand(leaf.size)
     return as_leaf(value, leaf)
+
+
+_SECOND_TIME = (  # torch's words
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
+    "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if "
+    "you need to backward through the graph a second time or if you need to access saved tensors after calling backward."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What is left of a node after a backward from some of its results."""
+
+    kept: Values
+    versions: list[int]  # when they were saved
+    done: int  # tangents (bits) that it has had
 
 
 class _Node:
@@ -258,6 +294,8 @@ class _Node:
         tensors = [i for i in rest if isinstance(inputs[i], torch.Tensor)]
         self.hidden = tensors if all_inputs else []  # inputs saved after these, for second derivatives alone
         self.rest = [i for i in rest if i not in self.hidden]
+        self.saves = bool(self.read or self.hidden or signature.saving)
+        self.readers = [s.tangents for s in saved[: self.read]] + [-1] * len(self.hidden)
         self.dtypes = [getattr(torch, t.dtype) for t in signature.tangents]
         self.layouts: list[Any] = [None if t.size is None else (t.size, t.stride) for t in signature.tangents]
         self.devices: list[torch.device] = []
@@ -312,7 +350,7 @@ class _Node:
         read = "*ctx.saved_tensors"
         if self.hidden:
             read += f"[:{self.read}]"
-        saves = self.read or self.hidden or self.signature.saves
+        saves = self.saves
         operands = [read] if saves else []
         operands += ["*ctx.numbers"] if has_numbers else []
         lines.append(f"operands = [{', '.join([*operands, '*given'])}]")
@@ -338,9 +376,11 @@ class _Node:
     def _unusual(self, ctx: Any, grads: Values, given: Values) -> Values:
         """Where tangents are missing, are laid out otherwise, or are no ordinary tensors, and for second derivatives."""
         signature = self.signature
-        if all(g is None for g in given):
+        defined = sum(1 << k for k, g in enumerate(given) if g is not None)
+        if not defined:
             return (None,) * len(signature.gradients)
-        kept = ctx.saved_tensors if self.read or self.hidden or signature.saves else ()
+        kept = self._saved(ctx, defined)
+        lets_go = not torch_private.keeps_graph() and not self._keeps_for_others(ctx, kept, defined)
         create_graph = torch.is_grad_enabled()
         if create_graph or any(g is not None and torch_private.is_foreign(g) for g in given):
             with torch_private.without_torch_function():
@@ -349,11 +389,43 @@ class _Node:
         operands = [*kept[: self.read], *getattr(ctx, "numbers", ()), *self._tangents(ctx, given)]
         del kept
         torch_private.RELEASE_SAVED(ctx)
-        if self.rest and not torch_private.keeps_graph():
+        if self.rest and lets_go:
             ctx.rest = None
         with torch_private.autocast_off():  # as usual around a backward; its operators' dtypes are decided
             found = (self.compiled_backward.ready or self.compiled_backward.get())(operands)
-        return self._reached(given, found)
+        return self._reached(defined, found)
+
+    def _saved(self, ctx: Any, defined: int) -> Values:
+        """The saved tensors, for a backward from the ``defined`` tangents (bits). Raises RuntimeError as eager does where one of its
+        nodes on the way has run, or a tensor that it saved was written to."""
+        if not self.saves:
+            return ()
+        left: _Left | None = getattr(ctx, "left", None)
+        if left is None:
+            return ctx.saved_tensors
+        if any(bits & defined and bits & left.done for bits in self.signature.saving):
+            raise RuntimeError(_SECOND_TIME)
+        for tensor, version, bits in zip(left.kept, left.versions, self.readers, strict=True):
+            if bits & defined and tensor._version != version:
+                raise RuntimeError(
+                    "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                    f"{tensor.type()} {[*tensor.shape]} is at version {tensor._version}; expected version {version} instead"
+                )
+        return left.kept
+
+    def _keeps_for_others(self, ctx: Any, kept: Values, defined: int) -> bool:
+        """Whether the saved tensors are kept, as autograd lets go of them now. Eager's nodes let go of theirs one by one: a backward
+        from other results, such as those of a generator beside the loss of a discriminator, may follow."""
+        left: _Left | None = getattr(ctx, "left", None)
+        done = defined if left is None else defined | left.done
+        used = 0  # those that may not follow; one on whose way nothing was saved may, again and again
+        for bits in self.signature.saving:
+            used |= bits if bits & done else 0
+        if used == (1 << len(self.signature.tangents)) - 1 or not self.saves:
+            ctx.left = None
+            return False
+        ctx.left = _Left(kept, [t._version for t in kept] if left is None else left.versions, done)
+        return True
 
     def _tangents(self, ctx: Any, given: Values) -> list[torch.Tensor]:
         """Tangents as the backward was built for them: zeros for those that are missing."""
@@ -365,9 +437,8 @@ class _Node:
             for g, layout, dtype, device in zip(given, layouts, self.dtypes, self.devices, strict=True)
         ]
 
-    def _reached(self, given: Values, found: Sequence[Any]) -> Values:
+    def _reached(self, defined: int, found: Sequence[Any]) -> Values:
         """The gradient of each input that one of the tangents reaches which are there."""
-        defined = sum(1 << k for k, g in enumerate(given) if g is not None)
         positions = zip(self.signature.gradients, self.signature.reached, strict=True)
         return tuple([None if g is None or not defined & reached else found[g] for g, reached in positions])
 
@@ -381,9 +452,7 @@ class _Node:
             raise RuntimeError("second derivatives are not available: the captured graph was not kept")
         rest = self._rest(ctx)
         if rest is None:
-            raise RuntimeError(
-                "Trying to backward through the graph a second time: specify retain_graph=True at the first backward"
-            )
+            raise RuntimeError(_SECOND_TIME)
         if any(rest[k]._version != v for k, v in zip(self.versioned, getattr(ctx, "versions", ()), strict=True)):
             raise RuntimeError(
                 "second derivatives: one of the graph's inputs has been modified by an inplace operation since"

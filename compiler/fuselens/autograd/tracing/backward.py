@@ -27,12 +27,12 @@ _FREE_PHASE = (aten.linalg_eig.default, aten._linalg_eigh.default, aten._linalg_
 @dataclass(frozen=True)
 class Backward:
     """``tangents``: a placeholder for each differentiable result. By input, made leaves after them: the node of the gradient, if
-    there is one, and which tangents (bits) it depends on. ``saves``: whether autograd nodes on the way read tensors."""
+    there is one, and which tangents (bits) it depends on. ``saving``: which tangents go through autograd nodes that saved tensors."""
 
     tangents: list[fx.Node] = field(default_factory=list)
     gradients: list[Any] = field(default_factory=list)
     reached: tuple[int, ...] = ()
-    saves: bool = False
+    saving: tuple[int, ...] = ()
 
     @property
     def present(self) -> list[fx.Node]:
@@ -53,7 +53,7 @@ def record_backward(
     for root, meta in zip(roots, metas, strict=True):  # views of what was written to have new autograd nodes
         provenance.label_from([root.grad_fn], meta)
     _refuse(recorder.graph)
-    reached, saves = _reached(roots, [*inputs.leaves, *made])
+    reached, saving = _reached(roots, [*inputs.leaves, *made])
     nodes, tangents = [], []
     with torch_private.without_functionalization():
         for j, (i, meta) in enumerate(zip(differentiable, metas, strict=True)):
@@ -70,7 +70,7 @@ def record_backward(
             gradients[i] = recorder.node_of(torch_private.from_functional(g))
     if all(g is None for g in gradients):
         raise Untraceable("its results require grad, but their backward reaches none of its inputs")
-    return Backward(nodes, gradients, reached, saves)
+    return Backward(nodes, gradients, reached, saving)
 
 
 def _differentiated(
@@ -100,20 +100,19 @@ def _refuse(graph: fx.Graph) -> None:
             raise Untraceable(f"{node.target} runs otherwise where autograd records", node.meta.get("span"))
 
 
-def _reached(roots: list[torch.Tensor], leaves: list[Any]) -> tuple[tuple[int, ...], bool]:
-    """For each leaf which roots (bits) lead to it in autograd's graph, and whether nodes on the way read tensors."""
+def _reached(roots: list[torch.Tensor], leaves: list[Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """For each leaf which roots (bits) lead to it in autograd's graph, and which lead to nodes that saved tensors: such bits."""
     bits: dict[Any, int] = {}
-    saves = False
     sources: list[tuple[Any, int]] = [(torch_private.gradient_node(t), 1 << i) for i, t in enumerate(roots)]
     while sources:
         fn, reached = sources.pop()
         if fn is None or bits.get(fn, 0) | reached == bits.get(fn):
             continue
         bits[fn] = bits.get(fn, 0) | reached
-        saves = saves or torch_private.saves_tensors(fn)
         sources += [(g, bits[fn]) for g, _ in fn.next_functions]
     nodes = [torch_private.gradient_node(t) if requires_grad(t) else None for t in leaves]
-    return tuple(bits.get(fn, 0) for fn in nodes), saves
+    saving = {found for fn, found in bits.items() if torch_private.saves_tensors(fn)}
+    return tuple(bits.get(fn, 0) for fn in nodes), tuple(sorted(saving))
 
 
 def requires_grad(value: Any) -> bool:

@@ -153,7 +153,8 @@ class SavedValue:
     """One value kept from forward to backward.
 
     ``source``: ``input`` (inputs[index]), ``result`` (a result that the caller gets as well) or ``extra`` (returned by
-    the forward graph for this purpose; index counts all outputs of the forward graph). ``bytes`` are 0 for inputs.
+    the forward graph for this purpose; index counts all outputs of the forward graph). ``bytes`` are 0 for inputs. The
+    gradients of ``tangents`` (bits) depend on it.
     """
 
     name: str
@@ -163,6 +164,7 @@ class SavedValue:
     source: Source
     index: int
     tensor: bool = True
+    tangents: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +192,9 @@ class Signature:
     enables_grad: bool = False  # the graph itself turns gradients on, which are off around it
     autocast: tuple[str, ...] = ()  # device types whose autocast surrounded the trace: its casts are in the graph
     reached: tuple[int, ...] = ()  # as `gradients`: which tangents (bits) lead to its gradient
-    saves: bool = True  # eager's backward reads saved tensors, and so cannot run twice
+    saving: tuple[
+        int, ...
+    ] = ()  # tangents (bits) that lead to one of eager's nodes with saved tensors, which cannot run twice
     replayable: bool = True  # outputs and gradients do not depend on the old value of an input that is overwritten
 
     def new_values(self) -> dict[int, int]:

@@ -320,8 +320,7 @@ def _have_model(stretches: Sequence[list[fx.Node]]) -> bool:
     """Whether one of these stretches can stand for all."""
     inside = [{*nodes} for nodes in stretches]
     read = [
-        [r for n in nodes for r in operands(n) if r not in own]
-        for nodes, own in zip(stretches, inside, strict=True)
+        [r for n in nodes for r in operands(n) if r not in own] for nodes, own in zip(stretches, inside, strict=True)
     ]
     slots = slots_of(read)
     given = [[slot[k] for slot in slots] for k in range(len(stretches))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -58,6 +59,40 @@ def buckets(captured: Captured) -> list[Unit]:
         found[-2].nodes += found.pop().nodes
     units = [Unit(unit.nodes[::-1], compiled=True) for unit in reversed(found)]
     return units if len(units) > 1 else []
+
+
+# --- results that are differentiated apart -----------------------------------------------------------------------------
+
+
+def apart(captured: Captured) -> list[Unit]:
+    """The parts in which a graph is compiled that gives results with nothing in common but inputs, where a gradient goes on behind an
+    input. As one node of autograd, the backward of one of them would run what is behind the inputs of all, and let go of what that
+    saved, before the others' came. None where their nodes do not follow one another."""
+    inputs = [t for t in captured.inputs if isinstance(t, torch.Tensor)]
+    if not captured.grad_enabled or all(t.is_leaf for t in inputs if t.requires_grad):
+        return []
+    nodes = [n for n in captured.valued().graph.nodes if n.op not in ("placeholder", "output")]
+    if any(is_state(n) or torch_private.writes(n) for n in nodes):
+        return []
+    first: dict[fx.Node, int] = {}  # the first node of what a node with gradients is connected with
+    for number, node in enumerate(nodes):
+        if _has_gradient(node):
+            joined = {first[n] for n in node.all_input_nodes if n in first}
+            first[node] = least = min(joined, default=number)
+            if len(joined) > 1:
+                first.update({n: least for n, begin in first.items() if begin in joined})
+    ends = sorted({first[node]: number + 1 for number, node in enumerate(nodes) if node in first}.items())
+    if len(ends) < 2 or any(end > begin for (_, end), (begin, _) in itertools.pairwise(ends)):
+        return []
+    places = [0, *(begin for begin, _ in ends[1:]), len(nodes)]
+    units = [Unit(nodes[begin:end], compiled=True) for begin, end in itertools.pairwise(places)]
+    return units if units_pass(units) else []
+
+
+def _has_gradient(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    values = value if isinstance(value, (tuple, list)) else [value]
+    return any(isinstance(t, torch.Tensor) and t.requires_grad for t in values)
 
 
 @dataclass(eq=False)
