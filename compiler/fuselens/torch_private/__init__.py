@@ -152,6 +152,7 @@ from .operators import (
     mutates,
     needs_python_rules,
     only_computes,
+    only_overload,
     python_rules,
     script_origin,
     shares_memory,

@@ -239,6 +239,13 @@ def drops_nothing(target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, 
     return False
 
 
+def only_overload(target: Any) -> Any:
+    """The operator that a name stands for, if it has one overload; else ``target``."""
+    if isinstance(target, private.OpOverloadPacket) and len(names := target.overloads()) == 1:
+        return getattr(target, names[0])
+    return target
+
+
 def writes(node: torch.fx.Node) -> bool:
     """Whether a node of a captured graph may write into one of its arguments, augmented assignment included."""
     return augments(node.target) or mutates(node.op, node.target, node.kwargs)

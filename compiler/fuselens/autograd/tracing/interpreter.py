@@ -19,6 +19,7 @@ from torch import fx
 from fuselens import torch_private
 from fuselens.ir.recurrent import FUNCTIONS as RECURRENT_FUNCTIONS
 from fuselens.ir.user_kernels import NotFunctional
+from fuselens.ir.written_operators import as_function
 from fuselens.torch_private.result_layouts import is_dense
 
 from ..attention import attend
@@ -203,10 +204,31 @@ class Interpreter:
     def _function(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         if (each := on_tensors(node.target)) is not None:
             return each(*args, **kwargs)
+        called = torch_private.only_overload(node.target)
+        if (function := as_function(called)) is not None:
+            return self._written(called, function, args, kwargs)
         made = node.target(*args, **kwargs)  # type: ignore[operator]
         if torch_private.writes_lists(node.target):
             self._count_writes(args[0])
         return made
+
+    def _written(self, operator: Any, function: Any, args: Any, kwargs: Any) -> Any:
+        """What an operator of the program gives that writes to operands, which get what it would write."""
+        names = [a.name for a in operator._schema.arguments]
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        changed = [given[n] for n in torch_private.written_arguments(operator)]
+        tensors = [t for t in torch_private.PYTREE.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        keys = [torch_private.storage_key(t) for t in tensors]
+        if any(keys.count(torch_private.storage_key(t)) > 1 for t in changed):
+            raise Untraceable(f"{operator} writes to memory that another of its operands has as well")
+        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+            raise Untraceable(f"{operator} writes to operands, and autograd is told of it")
+        found = function(*args, **kwargs)
+        every = found if isinstance(found, (tuple, list)) else (found,)
+        count = len(operator._schema.returns)
+        for t, value in zip(changed, every[count:], strict=True):
+            t.copy_(value)
+        return None if count == 0 else every[0] if count == 1 else tuple(every[:count])
 
     def _count_writes(self, tensors: Sequence[torch.Tensor]) -> None:
         """Functionalization does not count the writes of operators on lists, and reads what they write to once."""
