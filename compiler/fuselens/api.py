@@ -273,7 +273,7 @@ def root_code(fn: Any) -> types.CodeType | None:
     if isinstance(fn, types.FunctionType):
         return fn.__code__
     if isinstance(fn, torch.nn.Module):
-        return root_code(type(fn).forward)
+        return root_code(getattr(type(fn), "forward", None))  # a scripted one's descriptor has none for the class
     call = getattr(type(fn), "__call__", None)  # noqa: B004 - the function is wanted, not whether there is one
     return call.__code__ if isinstance(call, types.FunctionType) else None
 

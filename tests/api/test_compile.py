@@ -497,3 +497,17 @@ def test_backends_see_symbolic_sizes():
         torch.testing.assert_close(fn(t(n, 2)), t(n, 2) * n)
     assert len(seen) == 1
     assert any(isinstance(s, torch.SymInt) for v in seen[0] if isinstance(v, torch.Tensor) for s in v.shape)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("make", [torch.jit.script, lambda m: torch.jit.trace(m, torch.randn(2, 8))], ids=["script", "trace"])
+def test_modules_that_torch_compiled_otherwise(make):
+    """They have no Python to capture, and run as they are."""
+    plain = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU())
+    other = make(plain)
+    compiled = fuselens.compile(other)
+    x = torch.randn(3, 8)
+    torch.testing.assert_close(compiled(x), plain(x))
+    torch.testing.assert_close(fuselens.compile(lambda x: other(x * 2) + 1)(x), plain(x * 2) + 1)
+    compiled(x).sum().backward()
+    assert all(p.grad is not None for p in plain.parameters())

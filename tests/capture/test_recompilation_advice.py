@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -148,6 +149,28 @@ def test_it_counts() -> None:
     assert found.message.startswith("recompiled 4 times for one reason: `named`") and "limit (6)" in found.explanation
     (reached,) = findings(compiled, "FL202")
     assert reached.hints[-1] == found.hints[0]
+
+
+def test_nothing_is_said_of_frames_that_do_not_compute() -> None:
+    """Such as those that install hooks in each module of a model."""
+
+    def put_down(names: list[str], found: list[str]) -> None:
+        for name in names:
+            fuselens.graph_break()
+            found.append(name + "s")
+
+    def call(x: Any, names: list[str]) -> Any:
+        fuselens.graph_break()
+        found: list[str] = []
+        put_down(names, found)
+        return x * len(found)
+
+    compiled = fuselens.compile(call)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for k in range(12):
+            compiled(X, [f"name{k}"])
+    assert findings(compiled, "FL201") and not findings(compiled, "FL202") and not findings(compiled, "FL205")
 
 
 def test_the_option_that_is_offered_helps() -> None:

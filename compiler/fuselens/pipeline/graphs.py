@@ -112,11 +112,12 @@ def _units(run: Run) -> list[Unit]:
     captured, config = run.captured, run.config
     if captured.cuts:
         return of_cuts(captured)
+    if captured.pending is not None:  # then it was compiled as a whole before
+        return buckets(captured)
     recorded = run.target == "cuda" and config.mode in ("reduce-overhead", "max-autotune")  # as one CUDA graph
-    kept = captured.pending is not None  # then it was compiled as a whole before
     runs_to_compile = captured.sizes is not None and config.weightless  # and nothing runs
     found = buckets(captured) or apart(captured)
-    if found or kept or recorded or runs_to_compile or config.freezing or not config.regions:
+    if found or recorded or runs_to_compile or config.freezing or not config.regions:
         return found
     least = _LEAST["cuda" if run.for_absent_gpu else run.target]
     return repeats(list(captured.module.graph.nodes), least, captured.grad_enabled)

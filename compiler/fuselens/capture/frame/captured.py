@@ -95,10 +95,12 @@ _OF_SIZES = frozenset({"TENSOR", "SHAPE", "MARKS"})
 
 @dataclass(slots=True)
 class EntryInfo:
-    """What is remembered of an entry to explain misses: its guards, by check index, and the texts of their nodes."""
+    """What is remembered of an entry to explain misses: its guards, by check index, and the texts of their nodes; and whether it
+    computes anything with tensors."""
 
     guards: list[Guard]
     texts: list[str]
+    computes: bool = True
     _apart: frozenset[tuple[str, str]] | None = None
 
     @property

@@ -204,10 +204,15 @@ class FrameCompiler:
             causes = [(n, cause.advice) for (of, cause), n in self._causes.items() if of is code]
             hints = (max(causes)[1],) if causes else ()
             told = make("FL202", _first_span(code), hints=hints, what=code.co_qualname, count=count, mode=self.mode)
-            self._once(code, told)
+            if self._computes(code, misses):
+                self._once(code, told)
             return False
         self._compilations[family] += 1
         return True
+
+    def _computes(self, code: types.CodeType, misses: tuple[Any, ...]) -> bool:
+        """Whether something is lost where a frame runs eagerly: it computes with tensors, as far as its entries tell."""
+        return code is self.root or not misses or any(entry.info.computes for entry, _ in misses)
 
     @property
     def _must_not_recompile(self) -> bool:
@@ -308,7 +313,7 @@ class FrameCompiler:
         if cause is not None:
             self._causes[code, cause] += 1
             count = self._causes[code, cause]
-            if count > 1 and count.bit_count() == 1:
+            if count > 1 and count.bit_count() == 1 and self._computes(code, misses):
                 limit, hints = self.config.recompile_limit, (cause.advice,)
                 self.recorder.on_diagnostic(make("FL205", span, hints=hints, count=count, what=what, limit=limit))
 
@@ -484,7 +489,7 @@ class FrameCompiler:
             if (varied := tracer.varied(self.variations[code])) and (sizes := self._kept_sizes(code)) is not None:
                 sizes.add(varied)
         entry = _hook.Entry(tracer.guards.build(), replacement.code, replacement.gather_slot)
-        entry.info = EntryInfo(tracer.guards.records, tracer.guards.texts)
+        entry.info = EntryInfo(tracer.guards.records, tracer.guards.texts, tracer.graphs.operations > 0)
         tracer.remember(self.variations[code])
         facts.guards, facts.shapes = list(tracer.guards.records), list(tracer.shapes)
         self._say_specialised(facts)
