@@ -500,7 +500,9 @@ def test_backends_see_symbolic_sizes():
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("make", [torch.jit.script, lambda m: torch.jit.trace(m, torch.randn(2, 8))], ids=["script", "trace"])
+@pytest.mark.parametrize(
+    "make", [torch.jit.script, lambda m: torch.jit.trace(m, torch.randn(2, 8))], ids=["script", "trace"]
+)
 def test_modules_that_torch_compiled_otherwise(make):
     """They have no Python to capture, and run as they are."""
     plain = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU())

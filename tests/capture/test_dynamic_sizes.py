@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 
@@ -446,6 +447,70 @@ def test_error_on_recompile():
         compiled(x, 1.5)
     assert e.value.diagnostic.severity == "error" and e.value.diagnostic.span is not None
     assert torch.equal(compiled(x, 0.5), x * 0.5)
+
+
+def test_numbers_that_are_needed_again_and_again():
+    """As the count of steps, of which a schedule computes a rate: the graph breaks there at last."""
+
+    def fn(x, n):
+        x = x.sin() + n
+        return x * math.cos(n / 10)
+
+    compiled = fuselens.compile(fn, backend="eager")
+    x, counts = torch.randn(3), []
+    for n in range(2, 20):
+        torch.testing.assert_close(compiled(x, n), fn(x, n))
+        counts.append(len(report_of(compiled).captured))
+    assert counts[5:] == counts[-1:] * 13, counts
+    (found,) = report_of(compiled).breaks
+    assert found.code == "FL104" and "which differs from call to call" in found.message
+    assert not any(d.code == "FL202" for d in report_of(compiled).diagnostics)
+
+
+def test_whole_graphs_are_compiled_for_each_number():
+    compiled = fuselens.compile(lambda x, n: x * math.cos(n / 10), backend="eager", fullgraph=True)
+    x = torch.randn(3)
+    for n in range(2, 7):
+        torch.testing.assert_close(compiled(x, n), x * math.cos(n / 10))
+    assert len(report_of(compiled).captured) == 5
+
+
+def test_a_schedule_in_a_step():
+    def trained(compiles):
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=20)
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            return loss.detach()
+
+        run, losses, counts = fuselens.compile(step, backend="eager") if compiles else step, [], []
+        for k in range(12):
+            losses.append(run(torch.full((4, 3), k / 4)))
+            counts.append(len(report_of(run).captured) if compiles else 0)
+        assert counts[6:] == counts[-1:] * 6, counts
+        return losses, [p.detach() for p in model.parameters()], optimizer.param_groups[0]["lr"], schedule.last_epoch
+
+    torch.testing.assert_close(trained(True), trained(False))
+
+
+@pytest.mark.parametrize("op", ["<", "<=", ">", ">=", "==", "!="])
+@pytest.mark.parametrize("bound", ["6.5", "7.0", "-0.0", "1e300", "float('inf')", "float('nan')"])
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_integers_beside_floats(op, bound, mirrored):
+    condition = f"{bound} {op} n" if mirrored else f"n {op} {bound}"
+    fn = eval(f"lambda x, n: x * n if {condition} else x - n")
+    compiled = fuselens.compile(fn, backend="eager")
+    x = torch.randn(3)
+    for n in (2, 3, 9, 7, 6, 8, 12, -1, 20):
+        torch.testing.assert_close(compiled(x, n), fn(x, n))
+    assert len(report_of(compiled).captured) <= 7
 
 
 def test_limit_of_one_frame():

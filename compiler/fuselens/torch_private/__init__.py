@@ -268,6 +268,7 @@ from .symbolic_sizes import (
     symbolic_float,
     symbolic_integer,
     symbols_in,
+    symbols_of,
     symint_expression,
     symint_hint,
     symint_may_be_negative,

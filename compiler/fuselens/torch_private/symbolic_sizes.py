@@ -244,6 +244,11 @@ def raw_expression(size: Any) -> Any:
     return size.node._expr if is_symbolic_number(size) else sympy.Integer(size)
 
 
+def symbols_of(size: Any) -> Any:
+    """The sympy symbols on which a number still depends."""
+    return size.node.expr.free_symbols if is_symbolic_number(size) else frozenset()
+
+
 def restrict(size: Any, lower: int | None, upper: int | None) -> None:
     """Makes a symbolic size lie between the bounds, its example value does."""
     known = size.node.shape_env.var_to_range[size.node.expr]

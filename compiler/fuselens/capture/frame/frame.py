@@ -483,6 +483,9 @@ class FrameCompiler:
         resumed: list[tuple[types.CodeType, dict[str, dict[int, str]]]] = []
         if tracer.sizes is not None:
             facts.symbols = _symbols(tracer, tracer.sizes)
+            for symbol in facts.symbols:
+                if symbol.specialised.removeprefix("-").isdigit():
+                    self.variations[code].needed.setdefault(symbol.source, set()).add(int(symbol.specialised))
             resumed = [(found, _symbolic_axes(tracer, variables)) for found, variables in emitter.resumed]
             for resuming, axes in resumed:
                 self.variations[resuming].axes.update(axes)

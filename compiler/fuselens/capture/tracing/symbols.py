@@ -61,13 +61,15 @@ class Variation:
 
     ``axes`` names dimensions, and integers (under :data:`INTEGER`), that are symbols from the start; ``kept`` are those that
     varied in earlier runs, floats too (None: nobody has asked yet); ``sizes``, ``integers`` and ``floats`` are those of the
-    compilations so far. ``contents`` are the numbers that tensors held in compilations that rely on them; none where they varied.
+    compilations so far; ``needed`` are values of integers that began as symbols, and on which the trace came to depend.
+    ``contents`` are the numbers that tensors held in compilations that rely on them; none where they varied.
     """
 
     axes: dict[str, dict[int, str]] = field(default_factory=dict)
     sizes: dict[str, set[tuple[int, ...]]] = field(default_factory=dict)
     integers: dict[str, set[int]] = field(default_factory=dict)
     floats: dict[str, set[float]] = field(default_factory=dict)
+    needed: dict[str, set[int]] = field(default_factory=dict)
     contents: dict[str, set[Any]] = field(default_factory=dict)
     exact_floats: bool = False  # a guard on one could not be expressed
     kept: dict[str, set[int]] | None = None

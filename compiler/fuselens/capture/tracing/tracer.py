@@ -124,6 +124,19 @@ class Tracer:
         for text, numbers in self.contents.read.items():
             variation.contents.setdefault(text, set()).add(numbers)
 
+    def is_needed_again(self, value: SymbolValue) -> bool:
+        """Whether traces depended on a number of which this one is computed, each time on another: one more would, again. Graphs that
+        must be whole are compiled for each."""
+        if self.variation is None or not self.variation.needed or self.config.fullgraph:
+            return False
+        of = torch_private.symbols_of(value.node.meta["val"])
+        return any(
+            torch_private.raw_expression(symbol.node.meta["val"]) in of
+            and len(needed := self.variation.needed.get(source.text, set())) > 1
+            and torch_private.size_hint(symbol.node.meta["val"]) not in needed
+            for source, symbol in self.objects.symbols.items()
+        )
+
     def symbolic(self) -> dict[str, dict[int, Any]]:
         """The sizes and numbers of inputs that began as symbols, by source text and dimension."""
         if self.sizes is None:

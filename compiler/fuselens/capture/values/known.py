@@ -228,7 +228,11 @@ def _use_shown(m: Machine, value: ProxyValue, seen: set[int]) -> None:
 
 def fold(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value], what: str) -> Value:
     """Computes a pure builtin while tracing. Tensors break the graph; an exception is left to eager."""
-    known = [plain(deep_use(m, a)) for a in args]
+    used = [deep_use(m, a) for a in args]
+    for value in used:
+        if isinstance(value, SymbolValue) and m.tracer.is_needed_again(value):
+            raise Break("FL104", what=what, why=f"it needs {value.describe()}, which differs from call to call")
+    known = [plain(value) for value in used]
     known_kwargs = {k: plain(deep_use(m, v)) for k, v in kwargs.items()}
     if any(k is UNKNOWN for k in (*known, *known_kwargs.values())):
         unknown = next(

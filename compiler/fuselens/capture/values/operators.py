@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
@@ -101,11 +102,26 @@ def _operate_on_tensors(m: Machine, function: Any, args: list[Value], kwargs: di
 
 
 def _operate_on_symbols(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value], what: str) -> Value:
+    if function in _COMPARED and {a.python_type for a in args} == {int, float}:
+        args = _as_integers(function, args)
     if not _gives_symbol(m, function, args):
         return fold(m, _INPLACE.get(function, function), args, kwargs, what)
     # a bool beside a symbolic integer is the integer that it is; sympy knows no such thing
     args = [Constant(int(a.value)) if isinstance(a, Constant) and type(a.value) is bool else a for a in args]
     return m.tracer.call("call_function", function, tuple(args), kwargs, what)
+
+
+def _as_integers(function: Any, args: list[Value]) -> list[Value]:
+    """An integer that is compared with a known float, as one that is compared with the next integer."""
+    known = next((a for a in args if isinstance(a, Constant)), None)
+    if known is None or known.python_type is not float or not math.isfinite(known.value):
+        return args
+    below = (function in (operator.le, operator.gt)) is (args[1] is known)
+    equal = function in (operator.eq, operator.ne)
+    if equal and not known.value.is_integer():
+        return args
+    whole = Constant(math.floor(known.value) if below else math.ceil(known.value))
+    return [whole if a is known else a for a in args]
 
 
 def _unary_of_object(m: Machine, function: Any, value: ObjectValue) -> Value:
