@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import fuselens
 from fuselens import config
 from fuselens.capture.frame.frame import FrameCompiler
+from fuselens.pipeline.parts import repeats
 from fuselens.record.report import Graph, Report
 
 D = 16
@@ -847,3 +848,30 @@ def test_parts_of_varying_sizes_are_written() -> None:
             torch.testing.assert_close(compiled(given), model(given), atol=1e-5, rtol=1e-4)
     report = compiled.__fuselens__.recorder.report
     assert len(report.captured) == 1 and [graph.runs for graph in regions(report)] == [12]
+
+
+class Scan(nn.Module):
+    """A state that decays, which loops over elements compute: nothing in it is a vendor's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decay = nn.Parameter(torch.linspace(-1, -0.1, 12).reshape(4, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        state, found = x.new_zeros(12, 4, 3), []
+        for t in range(36):
+            part = F.softplus(x[:, t // 3])
+            state = torch.exp(part[..., None] * self.decay) * state + (part * 2)[..., None]
+            found.append(state.sum(-1))
+        return torch.stack(found, 1)
+
+
+def test_loops_over_elements_fuse() -> None:
+    assert regions(check(Scan(), sequence())) == []
+
+
+def test_long_loops_over_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, size in {"_LEAST_OF_LOOPS": 50, "_SMALLEST_OF_LOOPS": 30}.items():
+        monkeypatch.setattr(repeats, name, size)
+    (region,) = regions(check(Scan(), sequence()))
+    assert 8 <= region.runs <= 18

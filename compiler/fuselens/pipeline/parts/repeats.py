@@ -25,7 +25,9 @@ from .units import borders as borders_of
 
 _CANDIDATES = 16  # distances that are tried, the most frequent ones
 _SMALLEST = 20  # operations of a part: its call costs some microseconds
-# Vendors compute these, so that repetitions do not fuse anyway. Loops over the elements do, and stay one graph.
+# Vendors compute these, so that repetitions do not fuse anyway. Loops over the elements do, and stay one graph until that takes minutes
+# to compile: then many repetitions are one part.
+_LEAST_OF_LOOPS, _SMALLEST_OF_LOOPS = 6000, 200
 _HEAVY = frozenset({
     "linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "addbmm", "baddbmm", "mv", "einsum", "tensordot", "bilinear",
     "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution",
@@ -71,9 +73,10 @@ def _in_order(
         start, period, count = borders.shifted(*found, high)
         ranges += [(low, start), (start + period * count, high)]
         size = sum(map(_weight, nodes[start : start + period]))
-        together = _together(size, count)
+        heavy = any(map(_is_heavy, nodes[start : start + period]))
+        together = _together(size, count, _SMALLEST if heavy else _SMALLEST_OF_LOOPS)
         period, count = period * together, count // together
-        if (count - 1) * size * together >= least and any(map(_is_heavy, nodes[start : start + period])):
+        if (count - 1) * size * together >= (least if heavy else max(least, _LEAST_OF_LOOPS)):
             stretches.append((start, period, count))
     units, at, saved = list[Unit](), 0, list[int]()
     numbers = itertools.count()
@@ -90,11 +93,11 @@ def _in_order(
     return (units, sum(saved)) if usable else ([], 0)
 
 
-def _together(size: int, count: int) -> int:
-    """How many repetitions of ``size`` operations are one part, if there are ``count``: as few as leave the least over, which is
-    compiled beside them."""
-    least, most = math.ceil(_SMALLEST / 2 / size), 2 * math.ceil(_SMALLEST / size)
-    return min(range(least, most + 1), key=lambda n: (count % n, n)) if size < _SMALLEST else 1
+def _together(size: int, count: int, smallest: int) -> int:
+    """How many repetitions of ``size`` operations are one part of ``smallest`` or so, if there are ``count``: as few as leave the least
+    over, which is compiled beside them."""
+    least, most = math.ceil(smallest / 2 / size), 2 * math.ceil(smallest / size)
+    return min(range(least, most + 1), key=lambda n: (count % n, n)) if size < smallest else 1
 
 
 def _reads_constants(units: Sequence[Unit]) -> bool:
