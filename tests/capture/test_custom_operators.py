@@ -159,6 +159,23 @@ def test_operators_that_write_with_kernels(name: str) -> None:
         assert not report.diagnostics
 
 
+def test_an_operator_that_is_registered_again() -> None:
+    """As when a notebook's cell runs again."""
+    x = tensor(3)
+    for k in (1.0, 2.0):
+        plain = torch.library.custom_op(
+            "fuselens_tests::again", lambda x, k=k: x.add_(k), mutates_args={"x"}, schema="(Tensor(a!) x) -> ()"
+        )
+
+        def f(x: torch.Tensor, plain: Any = plain) -> torch.Tensor:
+            y = x * 2
+            plain(y)
+            return y + 1
+
+        report = agrees_with_eager(f, (x,), backend="fuselens", breaks=0, graphs=1)
+        assert not any(d.code == "FL301" for d in report.diagnostics)
+
+
 def test_memory_that_is_written_and_read() -> None:
     """What such an operator does then is its own affair, so the graph runs as it was captured."""
 

@@ -17,6 +17,8 @@ from .. import torch_private
 
 _library = torch.library.Library("fuselens", "FRAGMENT")
 _NAME = re.compile(r"\bfuselens\.(written(\d+)_(\d+)_(\w+))")
+_operators: dict[str, Any] = {}
+_signatures: dict[str, str] = {}
 _OF_TORCH = ("aten", "prims", "fuselens", "_c10d_functional", "c10d")
 
 
@@ -34,9 +36,12 @@ def as_function(operator: Any) -> Any:
     name = _name(operator)
     parameters, results = re.sub(r"\(\w+!? *(?:-> *[\w|]+)?\)", "", str(schema).partition("(")[2]).rsplit(" -> ", 1)
     every = [r for r in results.strip("() ").split(", ") if r] + ["Tensor"] * len(written)
-    _library.define(
-        f"{name}({parameters} -> ({', '.join(every)})" if len(every) > 1 else f"{name}({parameters} -> Tensor"
-    )
+    signature = f"{parameters} -> ({', '.join(every)})" if len(every) > 1 else f"{parameters} -> Tensor"
+    _operators[name] = operator
+    if name in _signatures:  # the program has registered it again
+        return getattr(torch.ops.fuselens, name).default if _signatures[name] == signature else None
+    _signatures[name] = signature
+    _library.define(f"{name}({signature}")
 
     def run(*args: Any, **kwargs: Any) -> Any:
         given, names = list(args), {**kwargs}
@@ -45,11 +50,10 @@ def as_function(operator: Any) -> Any:
             at, place = (given, arguments[n]) if arguments[n] < len(given) else (names, n)
             at[place] = torch.empty_like(at[place], memory_format=torch.preserve_format).copy_(at[place])  # type: ignore[index,call-overload]
             made.append(at[place])  # type: ignore[index,call-overload]
-        found = operator(*given, **names)
+        found = _operators[name](*given, **names)
         count = len(schema.returns)
-        found = () if count == 0 else (found,) if count == 1 else tuple(found)
-        every = (*found, *made)
-        return every if len(every) > 1 else every[0]
+        every: list[Any] = [*([] if count == 0 else [found] if count == 1 else found), *made]
+        return tuple(every) if len(every) > 1 else every[0]
 
     _library.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"fuselens::{name}", run, lib=_library)

@@ -64,15 +64,17 @@ class FakeResults:
     def view(self, mode: Any, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor | None:
         """The view that a function gives that only takes an operand apart, without asking torch's rules; None for other calls."""
         layout_of = _VIEWS.get(func)
-        x = args[0] if layout_of is not None and not kwargs else None
-        if layout_of is None or type(x) is not self._fake or x.fake_mode is not mode or x.constant is not None:  # pyright: ignore[reportAttributeAccessIssue]
+        if layout_of is None or kwargs:
+            return None
+        x: Any = args[0]
+        if type(x) is not self._fake or x.fake_mode is not mode or x.constant is not None:
             return None
         if not _plain(x) or x.is_inference() is not torch.is_inference_mode_enabled():
             return None
         found = layout_of(x, *args[1:])
         if found is None:
             return None
-        layout = Layout(x.dtype, x.fake_device, *found, view=0)  # pyright: ignore[reportAttributeAccessIssue]
+        layout = Layout(x.dtype, x.fake_device, *found, view=0)
         return _made(layout, args, functools.partial(self._fake, mode))
 
     @contextlib.contextmanager
@@ -191,7 +193,7 @@ def _suits(func: Any) -> bool:
     return not packet.startswith("lift") and all("Tensor" in str(r.type) for r in schema.returns)
 
 
-def _select(x: torch.Tensor, dim: int, index: int) -> _Extents | None:
+def _select(x: Any, dim: int, index: int) -> _Extents | None:
     if not (type(dim) is type(index) is int and -x.dim() <= dim < x.dim() and -x.shape[dim] <= index < x.shape[dim]):
         return None
     sizes, strides = [*x.shape], [*x.stride()]
@@ -199,9 +201,7 @@ def _select(x: torch.Tensor, dim: int, index: int) -> _Extents | None:
     return tuple(sizes), tuple(strides), x.storage_offset() + index % size * step
 
 
-def _slice(
-    x: torch.Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
-) -> _Extents | None:
+def _slice(x: Any, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> _Extents | None:
     known = all(type(n) is int for n in (dim, 0 if start is None else start, 0 if end is None else end, step))
     if not (known and -x.dim() <= dim < x.dim() and step > 0):
         return None
@@ -213,7 +213,7 @@ def _slice(
     return tuple(sizes), tuple(strides), offset
 
 
-def _squeeze(x: torch.Tensor, dim: int) -> _Extents | None:
+def _squeeze(x: Any, dim: int) -> _Extents | None:
     if type(dim) is not int or not -x.dim() <= dim < x.dim():
         return None
     if x.shape[dim] != 1:

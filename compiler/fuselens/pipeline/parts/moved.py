@@ -145,7 +145,8 @@ def _part(node: fx.Node) -> _Part | None:
     of, index, value = node.args
     if not isinstance(of, fx.Node) or not isinstance(value, fx.Node):
         return None
-    tensor, given = of.meta.get("val"), value.meta.get("val")
+    tensor: Any = of.meta.get("val")
+    given: Any = value.meta.get("val")
     if not _is_plain(tensor) or not _is_plain(given) or tensor.device != given.device or of is value:
         return None
     items = index if isinstance(index, tuple) else (index,)
@@ -165,8 +166,8 @@ def _part(node: fx.Node) -> _Part | None:
 
 def _goes_on(run: Sequence[fx.Node], node: fx.Node) -> bool:
     """Whether a node writes the next part, up or down."""
-    parts = [_part(n) for n in (*run[-2:], node)]
-    if any(part is None for part in parts):
+    parts = [part for n in (*run[-2:], node) if (part := _part(n)) is not None]
+    if len(parts) < len(run[-2:]) + 1:
         return False
     part = parts[-1]
     same = (p.of is part.of and (p.before, p.after) == (part.before, part.after) for p in parts)

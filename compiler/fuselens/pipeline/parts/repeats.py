@@ -59,7 +59,7 @@ def repeats(nodes: Sequence[fx.Node], least: int, grad_enabled: bool) -> list[Un
 
 
 def _in_order(
-    nodes: Sequence[fx.Node], kind_of: Mapping[fx.Node, int], least: int, grad_enabled: bool
+    nodes: list[fx.Node], kind_of: Mapping[fx.Node, int], least: int, grad_enabled: bool
 ) -> tuple[list[Unit], int]:
     """The parts, if the nodes have this order, and how many nodes all regions save."""
     kinds, stretches = [kind_of[n] for n in nodes], list[tuple[int, int, int]]()
