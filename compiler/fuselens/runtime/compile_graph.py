@@ -13,7 +13,6 @@ import torch
 
 from .. import torch_private
 from ..config import Config
-from ..ir import written_operators
 from ..record import report
 from . import memory, program
 from .build import build as build_library
@@ -87,8 +86,6 @@ def build(
     built.stages = texts(generated)
     host = generated.host
     names: dict[str, Any] = {"torch": torch}
-    if host is not None:
-        written_operators.define(host.text)
     built.cached = True
     built.kernels = _kernels(graph, generated, phase)
     if not config.build and target == "cpu":
