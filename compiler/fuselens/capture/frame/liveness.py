@@ -129,6 +129,8 @@ def contents(container: SequenceValue | DictValue | SetValue, tracer: Tracer) ->
             return [operand for operand, _ in container.origin[1]]
         return identity_values(key for _, keys in container.steps for key in keys)
     found = [*identity_values(container.items), *container.items.values()]
+    if container.source is None and isinstance(container.attributes, DictValue):
+        found += container.attributes.items.values()
     return found if container.factory is None else [container.factory, *found]
 
 

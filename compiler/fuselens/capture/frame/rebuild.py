@@ -498,6 +498,9 @@ def _(value: SequenceValue | DictValue, r: Rebuilder) -> None:
     if value.kind in (list, dict) and _holds_mutable(value):
         _items(value, r)
         r.code.emit(emitters.list_extend(1) if value.kind is list else emitters.dict_update(1))
+    if isinstance(value, DictValue) and isinstance(value.attributes, DictValue):
+        for name, attribute in value.attributes.items.items():
+            r.run(object.__setattr__, value, Constant(name), attribute)
 
 
 @_complete.register(TensorValue)

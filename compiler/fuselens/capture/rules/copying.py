@@ -152,6 +152,9 @@ def _copy_of_dict(m: Machine, value: DictValue, manner: _Manner) -> Value:
     made = DictValue({}, value.kind, None, value.factory)
     manner.remember(made)
     made.items.update((key, manner.part(item)) for key, item in value.items.items())
+    own = None if value.attributes is None else m.use(value.attributes)
+    if isinstance(own, DictValue):
+        made.attributes = DictValue({name: manner.part(attribute) for name, attribute in own.items.items()})
     return made
 
 

@@ -258,7 +258,10 @@ def dictionary(tracer: Tracer, obj: Any, kind: type, source: Source) -> DictValu
     factory = None
     if kind is defaultdict:
         factory = wrap(tracer, obj.default_factory, src.generic_attribute(source, "default_factory"))
-    return DictValue(items, kind, source, factory)
+    made = DictValue(items, kind, source, factory)
+    if type(obj) is OrderedDict:
+        made.attributes = tracer.lazy(obj.__dict__, src.generic_attribute(source, "__dict__"))
+    return made
 
 
 def _proxy(tracer: Tracer, obj: types.MappingProxyType[Any, Any], source: Source) -> ProxyValue:

@@ -397,9 +397,9 @@ class IdentityKey:
 
 class DictValue(Value):
     """A dictionary, in order; a key is the Python object itself where it is known, else an :class:`IdentityKey` or a
-    tuple that holds one. ``factory`` is a defaultdict's."""
+    tuple that holds one. ``factory`` is a defaultdict's; ``attributes`` is the ``__dict__`` of an OrderedDict."""
 
-    __slots__ = ("items", "kind", "factory")
+    __slots__ = ("items", "kind", "factory", "attributes")
 
     def __init__(
         self,
@@ -412,6 +412,7 @@ class DictValue(Value):
         self.items = items
         self.kind = kind
         self.factory = factory
+        self.attributes: Value | None = None
 
     @property
     def python_type(self) -> type:

@@ -8,6 +8,7 @@ import enum
 import functools
 import threading
 import types
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -89,6 +90,18 @@ def _store_on_builtin(m: Machine, owner: Value, name: str, value: Value) -> None
     if not isinstance(owner.python_type, enum.EnumMeta):
         if name == "__class__":
             raise Break("FL110", what=_assignment(owner, name), why="classes are assigned eagerly")
+        if (
+            isinstance(owner, DictValue)
+            and owner.kind is OrderedDict
+            and owner.source is None
+            and not hasattr(OrderedDict, name)
+        ):
+            m.tracer.effects.touch(owner, _assignment(owner, name))
+            m.tracer.effects.mutations += 1
+            if not isinstance(owner.attributes, DictValue):
+                owner.attributes = DictValue({})
+            owner.attributes.items[name] = value
+            return
         try:
             setattr(example(owner), name, None)
         except AttributeError as e:

@@ -208,6 +208,14 @@ def _of_deque(m: Machine, value: DequeValue, name: str) -> Value:
 def _of_dict(m: Machine, value: DictValue, name: str) -> Value:
     if name == "default_factory" and value.kind is defaultdict:
         return m.use(value.factory or Constant(None))
+    if name == "__dict__" and value.kind is OrderedDict:
+        if value.attributes is None:
+            value.attributes = DictValue({})
+        return m.use(value.attributes)
+    if value.attributes is not None and class_attribute(value.kind, name) is ABSENT:
+        own = m.use(value.attributes)
+        if isinstance(own, DictValue) and name in own.items:
+            return m.use(own.items[name])
     return _of_container(m, value, name)
 
 
