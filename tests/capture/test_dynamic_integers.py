@@ -333,12 +333,8 @@ def shifted(x, n):
     return x * (n << 1 | 1 & n ^ 3)
 
 
-def with_a_float(x, n):
-    return x + 1 if n > 2.5 else x - 1
-
-
-@pytest.mark.parametrize("fn", [loops, indexes, slices, formats, looks_up, repeats, member, method, dimension, power, shifted,
-                                with_a_float], ids=lambda f: f.__name__)  # fmt: skip
+@pytest.mark.parametrize("fn", [loops, indexes, slices, formats, looks_up, repeats, member, method, dimension, power, shifted],
+                         ids=lambda f: f.__name__)  # fmt: skip
 def test_what_needs_the_value_specialises_and_names_its_line(fn):
     report = agrees_with_eager(fn, (X, 2), (X, 3), (X, 4))
     name, line = next(iter(specialised(report).items()))

@@ -118,3 +118,35 @@ def test_an_average_of_states() -> None:
             run()
         averages.append(dict(average.state_dict()))
     torch.testing.assert_close(*averages)
+
+
+def test_methods_of_containers_that_wait_for_an_argument() -> None:
+    """What is appended breaks the graph, and the method is called after it."""
+
+    def fn(x: Tensor) -> Any:
+        found, table = [], {}
+        for k in range(3):
+            found.append(x[k].item())
+            table.setdefault(k, (x * k).tolist())
+        found.extend((x + 1).tolist())
+        return x * len(found), found, table
+
+    report = agrees_with_eager(fn, (torch.randn(3),))
+    assert {b.code for b in report.breaks} == {"FL102", "FL105"}
+
+
+def test_methods_of_containers_as_arguments() -> None:
+    def fn(x: Tensor, put: Callable[[Tensor], None], found: list[Tensor]) -> Any:
+        put(x + 1)
+        found.append(x * 2)
+        return len(found)
+
+    x = torch.ones(2)
+    counts: list[Any] = []
+    for call in (fn, fuselens.compile(fn, backend="eager")):
+        first, second = list[Tensor](), list[Tensor]()
+        counts.append(
+            [call(x, a.append, b) for a, b in ((first, first), (first, second), (second, second), (first, first))]
+        )
+        counts[-1] += [len(first), len(second)]
+    assert counts[0] == counts[1]

@@ -153,7 +153,7 @@ def rl(obs: Float32[Tensor, "n 4"], reward: Float32[Tensor, "n"], eps: float = 0
 
 
 @jit
-def clean(x: Float32[Tensor, "n d"], labels: Int64[Tensor, "n"]):
+def clean(x: Float32[Tensor, "100 d"], labels: Int64[Tensor, "100"]):
     valid = ~torch.isnan(x).any(dim=1)
     x = x[valid]
     labels = labels[valid]

@@ -54,7 +54,7 @@ class Block(nn.Module):
         super().__init__()
         self.linear = nn.Linear(width, width)
         self.scale = nn.Parameter(torch.ones(width))
-        self.register_buffer("seen", torch.zeros(()))
+        self.register_buffer("seen", torch.zeros(100))
         self.noisy = noisy
         self.check = check
 

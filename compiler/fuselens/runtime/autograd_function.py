@@ -294,7 +294,6 @@ class _Node:
         tensors = [i for i in rest if isinstance(inputs[i], torch.Tensor)]
         self.hidden = tensors if all_inputs else []  # inputs saved after these, for second derivatives alone
         self.rest = [i for i in rest if i not in self.hidden]
-        self.saves = bool(self.read or self.hidden or signature.saving)
         self.readers = [s.tangents for s in saved[: self.read]] + [-1] * len(self.hidden)
         self.dtypes = [getattr(torch, t.dtype) for t in signature.tangents]
         self.layouts: list[Any] = [None if t.size is None else (t.size, t.stride) for t in signature.tangents]
@@ -315,6 +314,11 @@ class _Node:
         self._write_forward(extra, numbers, tensor_versions)
         self._write_backward(bool(numbers))
         self.forward, self.backward = self.space["forward"], self.space["backward"]
+
+    @property
+    def saves(self) -> bool:
+        """Whether the node has saved tensors, or eager's nodes have."""
+        return bool(self.readers or self.signature.saving)
 
     # --- written out
 

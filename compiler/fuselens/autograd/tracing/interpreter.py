@@ -19,7 +19,6 @@ from torch import fx
 from fuselens import torch_private
 from fuselens.ir.recurrent import FUNCTIONS as RECURRENT_FUNCTIONS
 from fuselens.ir.user_kernels import NotFunctional
-from fuselens.ir.written_operators import as_function
 from fuselens.torch_private.result_layouts import is_dense
 
 from ..attention import attend
@@ -35,6 +34,7 @@ from .inputs import Inputs
 from .layouts import fresh_like, same_shape
 from .provenance import Provenance, copied_meta
 from .recurrent import all_steps
+from .written_operators import as_function
 
 aten = torch.ops.aten
 

@@ -33,6 +33,7 @@ from ..values.algebra import (
     IdentityKey,
     Known,
     MethodValue,
+    NamedMethod,
     ObjectValue,
     ProxyValue,
     SequenceValue,
@@ -151,6 +152,8 @@ def _new(tracer: Tracer, obj: Any, kind: type, source: Source) -> Value:
         return wrappers.ragged_size(tracer, obj, source)
     if kind.__bases__ == (tuple,) and hasattr(kind, "_fields"):
         return _sequence(tracer, obj, source)
+    if kind is types.BuiltinMethodType and type(obj.__self__) in _CONTAINERS:
+        return _method_of_container(tracer, obj, source)
     if _is_known_by_identity(kind):
         tracer.guard_identity(source, obj)
         return Known(obj, source)
@@ -349,6 +352,16 @@ def _method(tracer: Tracer, obj: types.MethodType, source: Source) -> Value:
     function = wrap(tracer, obj.__func__, src.part(source, _hook.METHOD_FUNC, "__func__"))
     receiver = tracer.lazy(obj.__self__, src.part(source, _hook.METHOD_SELF, "__self__"))
     return MethodValue(function, receiver, source)
+
+
+def _method_of_container(tracer: Tracer, obj: types.BuiltinMethodType, source: Source) -> Value:
+    """Such as ``found.append``, which waits on the stack for an argument that broke the graph."""
+    tracer.guard_type(source, types.BuiltinMethodType)
+    wrap(tracer, obj.__name__, src.generic_attribute(source, "__name__"))
+    return NamedMethod(wrap(tracer, obj.__self__, src.generic_attribute(source, "__self__")), obj.__name__)
+
+
+_CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict)
 
 
 def _slice(tracer: Tracer, obj: slice, source: Source) -> Value:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import torch_private
+from ... import torch_private
 
 _library = torch.library.Library("fuselens", "FRAGMENT")
 _numbers = itertools.count()
