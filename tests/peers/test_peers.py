@@ -145,7 +145,6 @@ NOT_WHOLE = {
     "control_flow-cond_in_vmap": "torch.cond inside of vmap",
     "control_flow-loop_over_a_number": "a number that a loop carries",
     "control_flow-scan_of_lengths_that_differ": "a scan of tensors of several lengths",
-    "control_flow-grad_of_a_functional_call": "state_dict of a module",
     "control_flow-dual_numbers": "forward-mode derivatives by dual numbers",
     "data_loops-rounded_items": "a number that data decides, rounded",
     "data_loops-root_of_a_negative_item": "math.sqrt of a number that data decides",
