@@ -83,12 +83,14 @@ def _late(nodes: Sequence[fx.Node]) -> list[list[fx.Node]]:
     """Runs of writes of neighbouring parts: no other node has to do with the tensor meanwhile, and nothing
     writes to what is written. The graph made the tensor: nothing else looks at its memory."""
     given = {_memory(n) for node in nodes for n in node.all_input_nodes if n.op == "placeholder"}
-    written = {_memory(n) for node in nodes for n in _written(node)}
+    changing = {_memory(n) for node in nodes for n in _written(node)}
+    if not changing.isdisjoint(given):  # other inputs may lie in the same memory
+        changing |= given
     runs: dict[int | None, list[fx.Node]] = {}
     found = list[list[fx.Node]]()
     for node in nodes:
         part = _part(node)
-        if part is not None and (_memory(part.of) in given or _memory(part.value) in written):
+        if part is not None and (_memory(part.of) in given or _memory(part.value) in changing):
             part = None
         run = runs.get(_memory(part.of)) if part is not None else None
         if run is not None and _goes_on(run, node):
