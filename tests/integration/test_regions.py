@@ -589,15 +589,21 @@ def test_parts_of_what_is_computed_have_gradients() -> None:
     assert region.runs == 12
 
 
-def test_parts_of_what_has_gradients() -> None:
-    torch.manual_seed(0)
-    model = Gated()
+def of_its_input(model: nn.Module) -> Any:
+    """A compiled copy of the model, which gives its input the gradient that the model gives it."""
     compiled, gradients = fuselens.compile(copy.deepcopy(model), fullgraph=True), []
     for call in (model, compiled):
         x = sequence(True)
         call(x).square().sum().backward()
         gradients.append(x.grad)
     torch.testing.assert_close(*gradients)
+    return compiled
+
+
+def test_parts_of_what_has_gradients() -> None:
+    torch.manual_seed(0)
+    model = Gated()
+    compiled = of_its_input(model)
     assert regions(compiled.__fuselens__.recorder.report)
 
 
@@ -651,12 +657,7 @@ def test_parts_that_are_taken_without_gradients() -> None:
 
     torch.manual_seed(0)
     model = Without()
-    compiled, gradients = fuselens.compile(copy.deepcopy(model), fullgraph=True), []
-    for call in (model, compiled):
-        x = sequence(True)
-        call(x).square().sum().backward()
-        gradients.append(x.grad)
-    torch.testing.assert_close(*gradients)
+    of_its_input(model)
 
 
 def test_parts_of_sizes_that_vary() -> None:

@@ -203,8 +203,8 @@ class FrameCompiler:
             count = min(count, len(misses)) or max(count, len(misses))  # other functions of this code count, too
             causes = [(n, cause.advice) for (of, cause), n in self._causes.items() if of is code]
             hints = (max(causes)[1],) if causes else ()
-            told = make("FL202", _first_span(code), hints=hints, what=code.co_qualname, count=count, mode=self.mode)
             if self._computes(code, misses):
+                told = make("FL202", _first_span(code), hints=hints, what=code.co_qualname, count=count, mode=self.mode)
                 self._once(code, told)
             return False
         self._compilations[family] += 1
@@ -483,9 +483,8 @@ class FrameCompiler:
         resumed: list[tuple[types.CodeType, dict[str, dict[int, str]]]] = []
         if tracer.sizes is not None:
             facts.symbols = _symbols(tracer, tracer.sizes)
-            for symbol in facts.symbols:
-                if symbol.specialised.removeprefix("-").isdigit():
-                    self.variations[code].needed.setdefault(symbol.source, set()).add(int(symbol.specialised))
+            for symbol in _specialised(facts):
+                self.variations[code].needed.setdefault(symbol.source, set()).add(int(symbol.specialised))
             resumed = [(found, _symbolic_axes(tracer, variables)) for found, variables in emitter.resumed]
             for resuming, axes in resumed:
                 self.variations[resuming].axes.update(axes)
@@ -547,8 +546,8 @@ class FrameCompiler:
 
     def _say_specialised(self, facts: Facts) -> None:
         """Tells of sizes that became numbers, and of tensors whose numbers are guarded."""
-        for s in facts.symbols:
-            if s.specialised.removeprefix("-").isdigit() and s.span is not None:
+        for s in _specialised(facts):
+            if s.span is not None:
                 self.recorder.on_diagnostic(make("FL203", s.span, what=s.source, value=s.specialised))
         for g in facts.guards:
             if g.kind == "CONTENTS" and g.span is not None:
@@ -694,6 +693,11 @@ def unfinished(contexts: list[TorchContext], machine: Machine) -> None:
     for context in contexts:
         if context not in kept:
             raise CannotRebuild(context.born, context.describe(), "it is entered inside another function")
+
+
+def _specialised(facts: Facts) -> list[Symbol]:
+    """The symbols that became numbers."""
+    return [s for s in facts.symbols if s.specialised.removeprefix("-").isdigit()]
 
 
 def _symbols(tracer: Tracer, sizes: Sizes) -> list[Symbol]:

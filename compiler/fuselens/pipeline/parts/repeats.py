@@ -20,7 +20,7 @@ from torch import fx
 from ... import torch_private
 from ...capture.bodies.higher_order import Operator
 from .moved import moved, put_in_order
-from .units import Unit, computes, is_state, operands, slots_of, stands_for_all, units_pass
+from .units import Unit, computes, has_gradient, is_state, operands, slots_of, stands_for_all, units_pass
 from .units import borders as borders_of
 
 _CANDIDATES = 16  # distances that are tried, the most frequent ones
@@ -328,15 +328,10 @@ def _have_model(stretches: Sequence[list[fx.Node]]) -> bool:
     slots = slots_of(read)
     given = [[slot[k] for slot in slots] for k in range(len(stretches))]
     model = max(given, key=stands_for_all)
-    needs = [_needs_grad(n) for n in model]
+    needs = [has_gradient(n) for n in model]
     return stands_for_all(model)[0] and all(
-        need or not _needs_grad(n) for reads in given for need, n in zip(needs, reads, strict=True)
+        need or not has_gradient(n) for reads in given for need, n in zip(needs, reads, strict=True)
     )
-
-
-def _needs_grad(node: fx.Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 def _same(stretches: Sequence[list[fx.Node]], numbers: Iterator[int]) -> list[Unit]:

@@ -76,7 +76,7 @@ def apart(captured: Captured) -> list[Unit]:
         return []
     first: dict[fx.Node, int] = {}  # the first node of what a node with gradients is connected with
     for number, node in enumerate(nodes):
-        if _has_gradient(node):
+        if has_gradient(node):
             joined = {first[n] for n in node.all_input_nodes if n in first}
             first[node] = least = min(joined, default=number)
             if len(joined) > 1:
@@ -89,7 +89,7 @@ def apart(captured: Captured) -> list[Unit]:
     return units if units_pass(units) else []
 
 
-def _has_gradient(node: fx.Node) -> bool:
+def has_gradient(node: fx.Node) -> bool:
     value = node.meta.get("val")
     values = value if isinstance(value, (tuple, list)) else [value]
     return any(isinstance(t, torch.Tensor) and t.requires_grad for t in values)
