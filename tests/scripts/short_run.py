@@ -46,7 +46,8 @@ def end(out: str, why: str) -> None:
     functions: dict[str, Any] = {}
     for report in (r.report for r in recorders):
         found = functions.setdefault(report.function, {"graphs": [], "breaks": []})
-        found["graphs"] += [g for g in ([str(t) for t in g.inputs] for g in report.graphs) if g not in found["graphs"]]
+        graphs = [[str(t) for t in g.inputs] for g in report.graphs if g.part_of is None]
+        found["graphs"] += [g for g in graphs if g not in found["graphs"]]
         found["breaks"] = sorted(
             {*map(tuple, found["breaks"]), *((b.code, b.span.line if b.span else 0) for b in report.breaks)}
         )

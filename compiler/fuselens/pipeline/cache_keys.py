@@ -44,7 +44,7 @@ _READABLE = 4096  # characters of a part that is kept as it is; of a longer one,
 
 @dataclasses.dataclass(frozen=True)
 class Key:
-    """``name`` is the entry's, "" where the graph has none, and then ``why`` says why. ``frame`` names the captured graph,
+    """``name`` is the entry's, "" where the graph has none, and then ``why`` says why. ``frame`` names what the graph was captured from,
     whatever it holds; ``parts`` are what the name is a digest of, each readable or a digest itself."""
 
     name: str = ""
@@ -92,7 +92,7 @@ def key_for(
     except _Nameless as error:
         return Key(why=str(error))
     file = captured.span.file if captured.span is not None else ""
-    return Key(key_of(parts), "", key_of({"file": file, "frame": captured.frame, "graph": graph}), parts)
+    return Key(key_of(parts), "", key_of({"file": file, "frame": captured.frame}), parts)
 
 
 def facts_of(captured: Captured) -> GraphFacts:
@@ -230,9 +230,11 @@ def _input_text(written: Any) -> str:
 
 
 def _frame_differs(before: Any, now: Any) -> str:
-    if isinstance(before, list) and isinstance(now, list) and before[:3] == now[:3]:
+    if not isinstance(before, list) or not isinstance(now, list) or before[2] != now[2]:
+        return "the function stands at another line"
+    if before[3] != now[3]:
         return "gradients were not recorded" if now[3] else "gradients were recorded"
-    return "the function stands at another line"
+    return f"it was graph {before[1]} of the function"
 
 
 _DIFFERENCES = {

@@ -45,7 +45,7 @@ T = TypeVar("T")
 _KIND, _RESULTS, _KEYS, _SIZES, _FRAME, _VARIED = "graph", "results", "keys", ".sizes", "frame", "varied"
 _STATIC, _SYMBOLIC = KINDS[_FRAME][:4], KINDS[_FRAME][4:]  # suffixes of the entries of one code object
 _LIMIT = 2**20  # bytes of constants in one entry
-_TOLD = 8  # keys of one frame whose parts are kept
+_TOLD = 16  # keys of the graphs of one frame whose parts are kept
 
 
 @dataclass(frozen=True)

@@ -212,7 +212,9 @@ def _environment() -> list[tuple[Any, str, Any]]:
 def _loaders() -> Iterator[tuple[Any, str, Any]]:
     """Loaders are of this process; one of unknown data gives unknown batches, whose number of examples is known."""
     loader = torch.utils.data.DataLoader
-    made, made_new = loader.__init__, loader.__new__
+    if "__new__" not in vars(loader):  # CPython keeps a class that ever had one from being made by object's: this one stays
+        loader.__new__ = staticmethod(_new)
+    made = loader.__init__
 
     @functools.wraps(made)
     def alone(self: Any, *args: Any, **options: Any) -> None:
@@ -225,11 +227,15 @@ def _loaders() -> Iterator[tuple[Any, str, Any]]:
 
     def new(cls: Any, dataset: Any = None, batch_size: Any = 1, *_: Any, **__: Any) -> Any:
         if not isinstance(dataset, Unknown):
-            return made_new(cls)
+            return _new(cls)
         return Unknown(why_of(dataset), batch_size if isinstance(batch_size, int) else None)
 
     yield loader, "__init__", alone
     yield loader, "__new__", staticmethod(new)
+
+
+def _new(cls: Any, *_: Any, **__: Any) -> Any:
+    return object.__new__(cls)
 
 
 def _layers(note: Noted) -> Iterator[tuple[Any, str, Any]]:

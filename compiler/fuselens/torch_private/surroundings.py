@@ -136,16 +136,16 @@ def autocast_active() -> bool:
 def tracing_state() -> tuple[str, ...] | None:
     """State of torch that decides what an operator calls and returns, as text that means the same in every process.
 
-    None where somebody takes part in it whom a name does not tell: modes, transforms, and Python functions that were
-    registered for torch's own operators.
+    None where somebody takes part in it whom a name does not tell: dispatch modes, transforms, and Python functions that
+    were registered for torch's own operators. What function modes do is in the graph already; its frame guards them.
     """
-    if DISPATCH_MODES() or NUMBER_OF_MODES() or dual_level_active() or foreign_rules():
+    if DISPATCH_MODES() or dual_level_active() or foreign_rules():
         return None
     if private.innermost_transform() is not None:
         return None
     cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
     settings = (
-        torch.get_default_dtype(), private.default_device(), torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(), private.default_device(), NUMBER_OF_MODES(), torch.is_inference_mode_enabled(),
         [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")],
         torch.is_autocast_cache_enabled(), torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(), torch.utils.deterministic.fill_uninitialized_memory,

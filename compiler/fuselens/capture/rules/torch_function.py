@@ -84,10 +84,20 @@ def _relevant(m: Machine, values: list[Value]) -> Iterator[Value]:
             yield value
 
 
+def _only_devices(m: Machine, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> bool:
+    """Whether nobody is asked but modes for ``torch.device``, as the default device has one, which leave ``function`` as it is."""
+    if function in torch_private.device_constructors():
+        return False
+    modes = (m.use(mode).python_type for mode in m.tracer.torch_state.function_modes)
+    if any(attributes.class_member(m, kind, _NAME)[0] is not torch_private.DEVICE_MODE for kind in modes):
+        return False
+    return not any(overrides(m, v) for v in _relevant(m, [*args, *kwargs.values()]))
+
+
 def dispatched(m: Machine, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     """What the program makes of the call of a torch function, method or operator that is implemented in C; None when
     it has no say."""
-    if not concerned(m, args, kwargs):
+    if not concerned(m, args, kwargs) or _only_devices(m, function, args, kwargs):
         return None
     stands_for: dict[int, Value] = {}
     kept: list[Any] = []
@@ -121,7 +131,10 @@ def dispatched(m: Machine, function: Callable[..., Any], args: list[Value], kwar
         return from_plain(given, _name_of(function))
 
     given, named = [stand_in(a) for a in args], {k: stand_in(v) for k, v in kwargs.items()}
-    heard = torch_private.overheard(function, given, named, m.tracer.torch_state.function_state)
+    try:
+        heard = torch_private.overheard(function, given, named, m.tracer.torch_state.function_state)
+    except TypeError as error:  # eager raises it as well, or it has a number where the graph has a tensor
+        raise Break("FL104", what=_name_of(function), why=str(error)) from None
     if heard is None:
         return None
     public, kinds, found, options = heard
