@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -42,14 +43,24 @@ def function_state_flags(state: int) -> list[tuple[Callable[[], bool], bool]]:
     return [(every, state == ENABLED), (none, state == ALL_DISABLED)]
 
 
-@functools.cache
-def mode_at(depth: int) -> Callable[[Any], Any]:
-    """A function that gives the mode at ``depth`` of the stack, whatever it is given."""
+def only_device_modes() -> bool:
+    """Whether all active modes are those of ``torch.device``, which change what a trace has in its graph already."""
+    modes = map(private.function_mode_at, range(NUMBER_OF_MODES()))
+    return all(type(mode).__torch_function__ is DEVICE_MODE for mode in modes)
 
-    def mode(_: Any) -> Any:
-        return private.function_mode_at(depth)
 
-    return mode
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModeAt:
+    """Gives the mode at ``depth`` of the stack, whatever it is called with."""
+
+    depth: int
+
+    @property
+    def __name__(self) -> str:
+        return f"mode {self.depth} of"
+
+    def __call__(self, _: Any) -> Any:
+        return private.function_mode_at(self.depth)
 
 
 def without_torch_function() -> contextlib.AbstractContextManager[Any]:

@@ -152,6 +152,8 @@ def _by_name(obj: Any) -> tuple[Any, ...] | None:
     for place, name in candidates:
         if type(place) is str and look_up(place, name) is obj:
             return ("class", place, name, ("tuple", *_about(obj))) if issubclass(kind, type) else ("name", place, name)
+    if getattr(torch_private.VARIABLE_FUNCTIONS, obj.__name__, None) is obj:  # of which torch has a Python function
+        return "variable", obj.__name__
     return None
 
 
@@ -280,6 +282,7 @@ _READERS: dict[str, Callable[..., Any]] = {
     "unnamed": _UNNAMED.__getitem__,
     "class": _class,
     "operator": _operator,
+    "variable": lambda name: getattr(torch_private.VARIABLE_FUNCTIONS, name, None) or _missing(name),
     "logger": lambda name: _logger(name, lambda: _missing(name)),
     "member": lambda owner, name: vars(owner).get(name) or _missing(name),
     "bound": _bound,

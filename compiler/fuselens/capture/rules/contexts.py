@@ -14,7 +14,16 @@ from ... import torch_private
 from .. import classify
 from ..breaks import Break
 from ..values import attributes
-from ..values.algebra import Constant, FunctionSwitch, GradModeContext, ObjectValue, SequenceValue, TorchContext, Value
+from ..values.algebra import (
+    Constant,
+    DeviceSwitch,
+    FunctionSwitch,
+    GradModeContext,
+    ObjectValue,
+    SequenceValue,
+    TorchContext,
+    Value,
+)
 from ..values.known import UNKNOWN, plain
 from .table import rule
 from .torch_calls import set_grad_enabled
@@ -95,10 +104,12 @@ def context_of(m: Machine, value: Value) -> TorchContext | None:
     """The context that ``with value`` enters, if it is one of torch's; a fresh one for an existing autocast."""
     if isinstance(value, FunctionSwitch):
         return FunctionSwitch(value.maker, value.state)
+    if isinstance(value, DeviceSwitch):
+        return DeviceSwitch(value.device)
     if isinstance(value, TorchContext):
         return TorchContext(value.maker, value.active)
     if isinstance(value, Constant) and type(value.value) is torch.device:
-        return TorchContext(functools.partial(torch.device, value.value))
+        return DeviceSwitch(value.value)
     if isinstance(value, ObjectValue) and value.source is not None and _is_for_the_peer(value):
         m.tracer.guard_identity(value.source, value.value)
         return TorchContext(functools.partial(_itself, value.value), active=False)

@@ -18,6 +18,7 @@ from ..breaks import Break
 from ..values import attributes
 from ..values.algebra import (
     Constant,
+    DeviceSwitch,
     DictValue,
     FunctionSwitch,
     FunctionValue,
@@ -84,21 +85,37 @@ def _relevant(m: Machine, values: list[Value]) -> Iterator[Value]:
             yield value
 
 
-def _only_devices(m: Machine, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> bool:
-    """Whether nobody is asked but modes for ``torch.device``, as the default device has one, which leave ``function`` as it is."""
-    if function in torch_private.device_constructors():
-        return False
+def _only_devices(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> bool:
+    """Whether nobody is asked but modes for ``torch.device``, as the default device has one."""
     modes = (m.use(mode).python_type for mode in m.tracer.torch_state.function_modes)
     if any(attributes.class_member(m, kind, _NAME)[0] is not torch_private.DEVICE_MODE for kind in modes):
         return False
     return not any(overrides(m, v) for v in _relevant(m, [*args, *kwargs.values()]))
 
 
+def _on_device(m: Machine, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """What ``torch.device`` makes of a call, as a context that is entered or as the default device: what makes tensors gets it
+    as an argument. None where that has one, and for all other functions."""
+    state = m.tracer.torch_state
+    if function not in torch_private.device_constructors() or state.function_state == torch_private.ALL_DISABLED:
+        return None
+    if not m.use(kwargs.get("device", Constant(None))).is_none:
+        return None
+    entered = [context for context in state.contexts if isinstance(context, DeviceSwitch)]
+    if entered:
+        device: Value = Constant(entered[-1].device)
+    elif state.function_modes:
+        device = attributes.load(m, m.use(state.function_modes[-1]), "device")
+    else:
+        return None
+    return m.call(Known(function), args, kwargs | {"device": device})
+
+
 def dispatched(m: Machine, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     """What the program makes of the call of a torch function, method or operator that is implemented in C; None when
     it has no say."""
-    if not concerned(m, args, kwargs) or _only_devices(m, function, args, kwargs):
-        return None
+    if not concerned(m, args, kwargs) or _only_devices(m, args, kwargs):
+        return _on_device(m, function, args, kwargs)
     stands_for: dict[int, Value] = {}
     kept: list[Any] = []
 

@@ -29,7 +29,7 @@ class TorchState:
         self.grad_enabled = torch.is_grad_enabled()  # where the trace ended
         self.function_state = function_state  # who handles torch functions: see torch_private.ENABLED
         nothing, count = src.constant(None, "torch"), torch_private.NUMBER_OF_MODES()
-        at = [torch_private.mode_at(i) for i in range(count)]
+        at = [torch_private.ModeAt(i) for i in range(count)]
         self.outer_modes: list[Value] = [Lazy(mode(None), src.applied(mode, nothing)) for mode in at]
         self.function_modes = list(self.outer_modes)  # those that handle torch functions now, the innermost last
         self._config = config

@@ -858,6 +858,16 @@ class TorchContext(Value):
         return type(self.maker())
 
 
+class DeviceSwitch(TorchContext):
+    """A context in which tensors are made on ``device``, where a call says nothing else."""
+
+    __slots__ = ("device",)
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(functools.partial(torch.device, device))
+        self.device = device
+
+
 class FunctionSwitch(TorchContext):
     """A context in which handlers of torch functions are switched off, as far as ``state`` says. The trace alone is in it: the
     graph never asks them."""

@@ -1,0 +1,139 @@
+"""Programs that say ``torch.set_default_device`` or ``with torch.device``: torch then asks a mode about every call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import fuselens
+from fuselens import config
+from fuselens.capture.frame.frame import FrameCompiler
+
+DEVICES = [
+    "cpu",
+    pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]),
+]
+
+
+@pytest.fixture(autouse=True, params=DEVICES)
+def device(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("FUSELENS_STRICT", "1")
+    torch.set_default_device(request.param)
+    fuselens.reset()
+    with config.patch(cache_dir=tmp_path / "cache"):
+        yield request.param
+    torch.set_default_device(None)
+    fuselens.reset()
+
+
+def report(compiled: Any) -> Any:
+    return compiled.__fuselens__.recorder.report
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 8), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = torch.split(self.first(x), 4, -1)
+        noise = torch.linspace(-1, 1, x.shape[0])[:, None] + torch.tensor([0.5])
+        return self.second(F.gelu(torch.cat([a + noise, b], -1)))
+
+
+def made(x: Tensor) -> Any:
+    here = torch.zeros(x.shape[0], 3), torch.arange(x.shape[0]), torch.tensor(2.0), torch.full((2,), 3.0)
+    return *here, torch.ones(2, device="cpu"), torch.empty_like(x).fill_(1), x + torch.eye(4)[0]
+
+
+def test_what_is_made_is_on_it(device: str) -> None:
+    compiled, x = fuselens.compile(made, fullgraph=True), torch.ones(5, 4)
+    for result, expected in zip(compiled(x), made(x), strict=True):
+        assert result.device == expected.device
+        torch.testing.assert_close(result, expected)
+
+
+def test_a_device_inside_of_another() -> None:
+    def fn(x: Tensor) -> Any:
+        with torch.device("meta"):
+            inner = torch.zeros(3)
+        return x + torch.zeros(3), inner
+
+    x = torch.ones(3)
+    compiled = fuselens.compile(fn)
+    for result, expected in zip(compiled(x), fn(x), strict=True):
+        assert result.device == expected.device and result.shape == expected.shape
+
+
+def test_sizes_that_vary() -> None:
+    compiled = fuselens.compile(made, fullgraph=True)
+    for rows in (5, 6, 7, 9):
+        x = torch.ones(rows, 4)
+        torch.testing.assert_close(compiled(x), made(x))
+    assert len(report(compiled).captured) == 2
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.NAdam])
+@pytest.mark.parametrize("foreach", [False, True])
+def test_optimizers(kind: Any, foreach: bool) -> None:
+    parameters = []
+    for compiles in (False, True):
+        torch.manual_seed(0)
+        model = Net()
+        optimizer = kind(model.parameters(), lr=0.1, foreach=foreach)
+
+        def step(model: nn.Module = model, optimizer: Any = optimizer) -> None:
+            optimizer.zero_grad()
+            model(torch.ones(4, 6)).square().sum().backward()
+            optimizer.step()
+
+        run = fuselens.compile(step) if compiles else step
+        for _ in range(4):
+            run()
+        if compiles:
+            assert not [d for d in report(run).diagnostics if d.severity in ("warning", "error")]
+        parameters.append([p.detach() for p in model.parameters()])
+    torch.testing.assert_close(*parameters)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_next_process_traces_nothing(training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x, found = Net(), torch.ones(4, 6), []
+
+    def run() -> None:
+        fuselens.reset()
+        model.zero_grad()
+        with torch.set_grad_enabled(training):
+            result = fuselens.compile(model, fullgraph=True)(x)
+            if training:
+                result.sum().backward()
+        found.append((result.detach(), [p.grad for p in model.parameters()]))
+
+    run()
+
+    def refuse(*args: Any) -> Any:
+        raise AssertionError("traced")
+
+    monkeypatch.setattr(FrameCompiler, "_trace", refuse)
+    run()
+    torch.testing.assert_close(*found, atol=0, rtol=0)
+
+
+def test_another_device_compiles_again() -> None:
+    def fn(x: Tensor) -> Any:
+        return x.sum().item(), torch.zeros(3)
+
+    compiled, x = fuselens.compile(fn), torch.ones(3)
+    before = compiled(x)[1].device
+    torch.set_default_device("meta")
+    assert compiled(x)[1].device.type == "meta"
+    torch.set_default_device(None)
+    assert compiled(x)[1].device.type == "cpu"
+    torch.set_default_device(before)
+    assert compiled(x)[1].device == before
