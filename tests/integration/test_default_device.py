@@ -137,3 +137,66 @@ def test_another_device_compiles_again() -> None:
     assert compiled(x)[1].device.type == "cpu"
     torch.set_default_device(before)
     assert compiled(x)[1].device == before
+
+
+def test_the_default_device_is_read() -> None:
+    def fn(x: Tensor) -> Any:
+        before = torch.get_default_device()
+        with torch.device("meta"):
+            inner, there = torch.get_default_device(), torch.zeros(2)
+        return x + 1, before, inner, there.device, torch.get_default_device()
+
+    x = torch.ones(3)
+    assert fuselens.compile(fn)(x)[1:] == fn(x)[1:]
+
+
+def test_numbers_that_tensors_hold() -> None:
+    def fn(x: Tensor) -> Any:
+        of_tensors = torch.tensor([x.sum(), x.max(), 2.0]), torch.tensor([[x.sum()], [1]], dtype=torch.float64)
+        return *of_tensors, torch.tensor([x.sum()], device="cpu"), torch.as_tensor([x[0], 1])
+
+    compiled, x = fuselens.compile(fn, fullgraph=True), torch.ones(3)
+    for result, expected in zip(compiled(x), fn(x), strict=True):
+        assert result.device == expected.device
+        torch.testing.assert_close(result, expected)
+
+
+@torch.library.custom_op("fuselens_tests::made_where_tensors_are", mutates_args=())
+def made_where_tensors_are(x: Tensor) -> Tensor:
+    return torch.zeros(x.shape) + x.to(torch.get_default_device())
+
+
+@made_where_tensors_are.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty(x.shape)
+
+
+def test_operators_of_the_program_make_tensors_on_it(device: str) -> None:
+    compiled = fuselens.compile(lambda x: made_where_tensors_are(x * 2) + 1, fullgraph=True)
+    result = compiled(torch.ones(3))
+    assert result.device.type == device and result.tolist() == [3.0] * 3
+
+
+def test_nested_tensors() -> None:
+    rows = [torch.randn(n, 4) for n in (2, 3)]
+    found = []
+    for fn in (torch.sin, fuselens.compile(torch.sin)):
+        given = torch.nested.nested_tensor(rows, layout=torch.jagged, requires_grad=True)
+        fn(given).values().square().sum().backward()
+        assert given.grad is not None
+        found.append(given.grad.values())
+    torch.testing.assert_close(*found)
+
+
+def test_a_mode_of_the_program_around_it() -> None:
+    class Doubles(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            return result * 2 if func is torch.ones else result
+
+    def fn(x: Tensor) -> Any:
+        with torch.device("cpu"), Doubles():
+            return x.cpu() + torch.ones(3)
+
+    x = torch.ones(3)
+    torch.testing.assert_close(fuselens.compile(fn)(x), fn(x))

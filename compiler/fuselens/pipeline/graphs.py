@@ -188,6 +188,10 @@ def _without_values(call: Callable[..., Any]) -> Callable[..., Any]:
     return look
 
 
+def _has_nested(captured: Captured) -> bool:
+    return any(torch_private.is_nested_class(type(node.meta.get("val"))) for node in captured.module.graph.nodes)
+
+
 def _compile(run: Run, lazy: frozenset[int] = frozenset()) -> Ready:
     """``lazy`` are inputs that stand for lazily conjugated or negated ones."""
     captured = run.captured
@@ -198,6 +202,8 @@ def _compile(run: Run, lazy: frozenset[int] = frozenset()) -> Ready:
         raise Untraceable("it draws from generators of random numbers, which kernels do not")
     if foreign := {torch.device(device).type for device in facts.devices} - _DEVICES:
         raise Untraceable(f"it has tensors on the device {min(foreign)}, for which no code is generated")
+    if torch_private.NUMBER_OF_MODES() and _has_nested(captured):
+        raise Untraceable("it computes with nested tensors where a mode, as the default device has one, is asked as well")
     if run.loops and len(gpus := gpu.devices(captured)) > 1:
         raise Untraceable(
             f"it has tensors on several GPUs ({', '.join(map(str, gpus))}), and kernels of a graph run on one"

@@ -282,6 +282,7 @@ from .torch_function import (
     DISABLED_TORCH_FUNCTION,
     ENABLED,
     MAKE_SUBCLASS,
+    MODE_AT,
     NUMBER_OF_MODES,
     POP_MODE,
     PUSH_MODE,

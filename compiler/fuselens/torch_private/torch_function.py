@@ -25,6 +25,7 @@ DisableTorchFunction, DisableTorchFunctionSubclass = (
 )
 PUSH_MODE, POP_MODE = private.push_function_mode, private.pop_function_mode
 NUMBER_OF_MODES: Callable[[], int] = private.number_of_function_modes
+MODE_AT = private.function_mode_at
 DEVICE_MODE: Any = private.device_function
 default_nowrap_functions = torch.overrides.get_default_nowrap_functions
 device_constructors = private.device_constructors

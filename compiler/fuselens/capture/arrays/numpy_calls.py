@@ -111,6 +111,9 @@ def _from_numpy(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Valu
     return found
 
 
+_SETTINGS = frozenset({"dtype", "device"})
+
+
 def _constructor(function: Any) -> None:
     """torch functions that take data: of an array, what they make of a tensor that shares its memory."""
 
@@ -129,10 +132,14 @@ def _constructor(function: Any) -> None:
             return _copy(m, data, named, what)
         if data is not None:
             return m.tracer.call("call_function", function, (data, *given[1:]), named, what)
-        if function is not torch.asarray and len(given) == 1 and not named and isinstance(given[0], SequenceValue):
+        if function is not torch.asarray and len(given) == 1 and isinstance(given[0], SequenceValue):
             leaves = list(_leaves(m, given[0]))
-            if any(isinstance(v, TensorValue) for v in leaves):
-                return _stacked(m, given[0], functools.reduce(torch.promote_types, map(_dtype, leaves)))
+            settings = {k: plain(v) for k, v in named.items() if not v.is_none}
+            if any(isinstance(v, TensorValue) for v in leaves) and _SETTINGS.issuperset(settings):
+                found = functools.reduce(torch.promote_types, map(_dtype, leaves))
+                dtype, device = settings.get("dtype", found), settings.get("device", "cpu")
+                if torch.can_cast(found, dtype):  # else eager refuses
+                    return _stacked(m, given[0], {"device": Constant(device), "dtype": Constant(dtype)})
         return m.tracer.call("call_function", function, tuple(given), named, what)
 
 
@@ -176,13 +183,13 @@ def _dtype(value: Value) -> torch.dtype:
     return kinds[value.python_type]
 
 
-def _stacked(m: Machine, value: Value, dtype: torch.dtype) -> Value:
-    """``torch.tensor`` of nested lists that hold tensors without dimensions."""
+def _stacked(m: Machine, value: Value, settings: dict[str, Value]) -> Value:
+    """``torch.tensor`` of nested lists that hold tensors without dimensions, which may lie on other devices."""
     if isinstance(value, SequenceValue):
-        parts = SequenceValue([_stacked(m, m.use(v), dtype) for v in value.items], list)
+        parts = SequenceValue([_stacked(m, m.use(v), settings) for v in value.items], list)
         return m.tracer.call("call_function", torch.stack, (parts,), {}, "torch.tensor")
     if isinstance(value, TensorValue):
         detached = m.tracer.call("call_method", "detach", (value,), {}, "torch.tensor")
-        return m.tracer.call("call_method", "to", (detached, Constant(dtype)), {}, "torch.tensor")
+        return m.tracer.call("call_method", "to", (detached,), settings, "torch.tensor")
     m.tracer.torch_state.guard_ambient(m.tracer.span)
-    return m.tracer.call("call_function", torch.tensor, (value,), {"dtype": Constant(dtype)}, "torch.tensor")
+    return m.tracer.call("call_function", torch.tensor, (value,), settings, "torch.tensor")

@@ -422,8 +422,6 @@ class FrameCompiler:
         """The entry of what was kept; the report is told what it was told when that was made."""
         captured = candidate.captured(_first_span(code))
         graph = None if captured is None else self.compile_graph(captured)
-        if graph is not None and torch_private.NUMBER_OF_MODES():
-            graph = _hook.disabled(torch_private.plainly(graph))
         if candidate.data["breaks"] is not None:
             self.recorder.on_break(candidate.data["breaks"])
         if captured is not None:
@@ -631,14 +629,10 @@ class FrameCompiler:
         asked = any(torch_private.asks_class(t) for t in captured.inputs)
         calls = any(isinstance(n.target, wrappers.Called) for n in module.graph.nodes)
         plain = (torch.Tensor, int, float) if tracer.sizes is not None else torch.Tensor
-        captured.keepable = (
-            not asked
-            and not calls
-            and all(isinstance(t, plain) for t in captured.inputs)
-            and torch_private.only_device_modes()
-        )
+        captured.keepable = not asked and not calls and all(isinstance(t, plain) for t in captured.inputs)
+        captured.keepable &= torch_private.only_device_modes()
         compiled = self.compile_graph(captured)
-        if asked or tracer.torch_state.outer_modes:
+        if asked or not torch_private.only_device_modes():
             compiled = _hook.disabled(torch_private.plainly(compiled))
         if calls:
             compiled = _hook.disabled(compiled)  # the code of the classes runs in it, unless it was traced

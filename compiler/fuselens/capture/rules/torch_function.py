@@ -93,6 +93,11 @@ def _only_devices(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> bo
     return not any(overrides(m, v) for v in _relevant(m, [*args, *kwargs.values()]))
 
 
+def answers(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> bool:
+    """Whether a call that makes no tensor of sizes is handled by the program, and not as if it had no say."""
+    return concerned(m, args, kwargs) and not _only_devices(m, args, kwargs)
+
+
 def _on_device(m: Machine, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     """What ``torch.device`` makes of a call, as a context that is entered or as the default device: what makes tensors gets it
     as an argument. None where that has one, and for all other functions."""
@@ -358,8 +363,24 @@ def _pop(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @rule(torch_private.NUMBER_OF_MODES)
 def _number(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    _refuse_devices(m)
     m.tracer.torch_state.guard_ambient(m.tracer.span)
     return Constant(len(m.tracer.torch_state.function_modes))
+
+
+@rule(torch_private.MODE_AT)
+def _at(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    _refuse_devices(m)
+    number = plain(m.use(args[0])) if len(args) == 1 else UNKNOWN
+    if type(number) is not int or not 0 <= number < len(m.tracer.torch_state.function_modes):
+        raise Break("FL104", what="reading a mode", why="it is not known which one")
+    return m.use(m.tracer.torch_state.function_modes[number])
+
+
+def _refuse_devices(m: Machine) -> None:
+    """A device that the function entered is no mode here."""
+    if any(isinstance(context, DeviceSwitch) for context in m.tracer.torch_state.contexts):
+        raise Break("FL104", what="reading the modes", why="`with torch.device` surrounds it")
 
 
 @rule(torch_private.DEVICE_MODE)
