@@ -203,7 +203,9 @@ def _compile(run: Run, lazy: frozenset[int] = frozenset()) -> Ready:
     if foreign := {torch.device(device).type for device in facts.devices} - _DEVICES:
         raise Untraceable(f"it has tensors on the device {min(foreign)}, for which no code is generated")
     if torch_private.NUMBER_OF_MODES() and _has_nested(captured):
-        raise Untraceable("it computes with nested tensors where a mode, as the default device has one, is asked as well")
+        raise Untraceable(
+            "it computes with nested tensors where a mode, as the default device has one, is asked as well"
+        )
     if run.loops and len(gpus := gpu.devices(captured)) > 1:
         raise Untraceable(
             f"it has tensors on several GPUs ({', '.join(map(str, gpus))}), and kernels of a graph run on one"
