@@ -2,7 +2,7 @@
 
     python -m benchmarks.deep                    a transformer's forward and training, and two recurrent nets that are unrolled
     python -m benchmarks.deep --device cuda
-    python -m benchmarks.deep --systems own,whole,peer
+    python -m benchmarks.deep --systems own,whole,peer,eager
 
 ``whole`` is our own without regions: the graph is compiled as one. Each measurement is a process of its own with empty caches:
 the first call, with its backward in training, less the median of later ones (``compile``), and that median (``step``).
@@ -23,7 +23,6 @@ from typing import Any
 
 from .harness import ROOT
 
-SYSTEMS = ("own", "whole", "peer")
 SIZES = {"forward": (4, 48), "training": (4, 48), "steps": (4, 170), "written": (4, 170)}
 WIDTH, HEADS, LENGTH, BATCH = 256, 4, 64, 4
 CALLS = 15
@@ -135,7 +134,9 @@ def measure(system: str, program: str, size: int, device: str) -> dict[str, floa
         return found.detach()
 
     wanted = step(model)
-    if system == "peer":
+    if system == "eager":
+        call = model
+    elif system == "peer":
         call = torch.compile(model)
     else:
         import fuselens
