@@ -242,3 +242,26 @@ def test_program(name: str) -> None:
 @pytest.mark.parametrize("name", KERNELS)
 def test_program_with_kernels(name: str) -> None:
     assert_agree(PROGRAMS[name], fuselens.compile)
+
+
+WATCHES = {
+    "hooks": lambda: saved_tensors_hooks(lambda t: t, lambda t: t),
+    "anomaly": lambda: torch.autograd.set_detect_anomaly(True),
+}
+
+
+@pytest.mark.parametrize("watch", WATCHES)
+def test_what_a_watched_program_calls_is_not_compiled_either(watch: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    compiled, x = fuselens.compile(model), leaf(3, 4)
+    gradients = []
+    for call in (model, compiled, compiled):
+        model.zero_grad()
+        with WATCHES[watch]():
+            call(x).square().sum().backward()
+        gradients.append([p.grad for p in model.parameters()])
+    torch.testing.assert_close(gradients[0], gradients[1], atol=0, rtol=0)
+    report = compiled.__fuselens__.recorder.report
+    assert len(report.graphs) == 1 and [d.code for d in report.diagnostics] == ["FL303"]
+    compiled(x).square().sum().backward()  # nobody watches
+    torch.testing.assert_close([p.grad for p in model.parameters()], [2 * g for g in gradients[0]])

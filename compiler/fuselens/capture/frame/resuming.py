@@ -109,7 +109,7 @@ class Retry:
                 raise error
             self._code = self._make(original, self._names)
         function = types.FunctionType(self._code, sys._getframe(1).f_globals, None, None, closure)
-        if failed_check:  # it is about to raise: nothing more is compiled for that
+        if failed_check or wanted:  # it is about to raise, or what it calls would be asked to run as written, too
             return _hook.disabled(function)(*args)
         result = function(*args)
         if self._strict and not wanted:
