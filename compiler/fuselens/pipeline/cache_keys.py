@@ -44,8 +44,8 @@ _READABLE = 4096  # characters of a part that is kept as it is; of a longer one,
 
 @dataclasses.dataclass(frozen=True)
 class Key:
-    """``name`` is the entry's, "" where the graph has none, and then ``why`` says why. ``frame`` names what the graph was captured from,
-    whatever it holds; ``parts`` are what the name is a digest of, each readable or a digest itself."""
+    """``name`` is the entry's, "" where the graph has none, and then ``why`` says why. ``frame`` names the function that
+    the graph was captured from; ``parts`` are what the name is a digest of, each readable or a digest itself."""
 
     name: str = ""
     why: str = ""
@@ -230,7 +230,8 @@ def _input_text(written: Any) -> str:
 
 
 def _frame_differs(before: Any, now: Any) -> str:
-    if not isinstance(before, list) or not isinstance(now, list) or before[2] != now[2]:
+    known = all(isinstance(written, list) and len(written) == 4 for written in (before, now))
+    if not known or before[2] != now[2]:
         return "the function stands at another line"
     if before[3] != now[3]:
         return "gradients were not recorded" if now[3] else "gradients were recorded"

@@ -212,9 +212,8 @@ def _environment() -> list[tuple[Any, str, Any]]:
 def _loaders() -> Iterator[tuple[Any, str, Any]]:
     """Loaders are of this process; one of unknown data gives unknown batches, whose number of examples is known."""
     loader = torch.utils.data.DataLoader
-    if "__new__" not in vars(
-        loader
-    ):  # CPython keeps a class that ever had one from being made by object's: this one stays
+    if "__new__" not in vars(loader):
+        # CPython does not make instances of a class as before once it had one: this one stays, and does what object's does.
         loader.__new__ = staticmethod(_new)
     made = loader.__init__
 

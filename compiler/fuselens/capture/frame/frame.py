@@ -626,13 +626,12 @@ class FrameCompiler:
             ),
             restored=tuple(sorted(tracer.restored)),
         )
-        asked = any(torch_private.asks_class(t) for t in captured.inputs)
+        asked = not torch_private.only_device_modes() or any(map(torch_private.asks_class, captured.inputs))
         calls = any(isinstance(n.target, wrappers.Called) for n in module.graph.nodes)
         plain = (torch.Tensor, int, float) if tracer.sizes is not None else torch.Tensor
         captured.keepable = not asked and not calls and all(isinstance(t, plain) for t in captured.inputs)
-        captured.keepable &= torch_private.only_device_modes()
         compiled = self.compile_graph(captured)
-        if asked or not torch_private.only_device_modes():
+        if asked:
             compiled = _hook.disabled(torch_private.plainly(compiled))
         if calls:
             compiled = _hook.disabled(compiled)  # the code of the classes runs in it, unless it was traced

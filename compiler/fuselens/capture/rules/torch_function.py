@@ -93,8 +93,8 @@ def _only_devices(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> bo
     return not any(overrides(m, v) for v in _relevant(m, [*args, *kwargs.values()]))
 
 
-def answers(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> bool:
-    """Whether a call that makes no tensor of sizes is handled by the program, and not as if it had no say."""
+def handles_method(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> bool:
+    """Whether the program handles the call of a method of tensors: modes for ``torch.device`` leave it as it is."""
     return concerned(m, args, kwargs) and not _only_devices(m, args, kwargs)
 
 
