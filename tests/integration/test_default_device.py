@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,6 @@ from torch import Tensor, nn
 
 import fuselens
 from fuselens import config
-from fuselens.capture.frame.frame import FrameCompiler
 
 DEVICES = [
     "cpu",
@@ -102,27 +104,34 @@ def test_optimizers(kind: Any, foreach: bool) -> None:
     torch.testing.assert_close(*parameters)
 
 
-@pytest.mark.parametrize("training", [False, True])
-def test_the_next_process_traces_nothing(training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, x, found = Net(), torch.ones(4, 6), []
+PROGRAM = """
+import sys
+import torch, fuselens
+from fuselens.capture.frame.frame import FrameCompiler
+from tests.integration.test_default_device import Net
 
-    def run() -> None:
-        fuselens.reset()
-        model.zero_grad()
-        with torch.set_grad_enabled(training):
-            result = fuselens.compile(model, fullgraph=True)(x)
-            if training:
-                result.sum().backward()
-        found.append((result.detach(), [p.grad for p in model.parameters()]))
+torch.set_default_device(sys.argv[1])
+traced, trace = [], FrameCompiler._trace
+FrameCompiler._trace = lambda *args: (traced.append(args), trace(*args))[1]
+torch.manual_seed(0)
+with torch.set_grad_enabled(sys.argv[2] == "training"):
+    result = fuselens.compile(Net(), fullgraph=True)(torch.ones(4, 6)).sum()
+    if result.requires_grad:
+        result.backward()
+print("traced" if traced else "kept", result.item())
+"""
 
-    run()
 
-    def refuse(*args: Any) -> Any:
-        raise AssertionError("traced")
-
-    monkeypatch.setattr(FrameCompiler, "_trace", refuse)
-    run()
-    torch.testing.assert_close(*found, atol=0, rtol=0)
+@pytest.mark.parametrize("how", ["inference", "training"])
+def test_the_next_process_traces_nothing(how: str, device: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "FUSELENS_CACHE_DIR": str(tmp_path / "kept")}
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM, device, how], env=environment, capture_output=True, text=True, check=True
+        ).stdout.split()
+        for _ in range(2)
+    ]
+    assert [did for did, _ in found] == ["traced", "kept"] and found[0][1] == found[1][1]
 
 
 def test_another_device_compiles_again() -> None:
