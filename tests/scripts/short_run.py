@@ -46,7 +46,7 @@ def end(out: str, why: str) -> None:
     functions: dict[str, Any] = {}
     for report in (r.report for r in recorders):
         found = functions.setdefault(report.function, {"graphs": [], "breaks": []})
-        graphs = [[str(t) for t in g.inputs] for g in report.graphs if g.part_of is None]
+        graphs = [[str(t) for t in g.inputs] for g in report.captured]
         found["graphs"] += [g for g in graphs if g not in found["graphs"]]
         found["breaks"] = sorted(
             {*map(tuple, found["breaks"]), *((b.code, b.span.line if b.span else 0) for b in report.breaks)}

@@ -196,7 +196,7 @@ def _checked(m: Machine, found: Any, receiver: Any, name: str, args: list[Value]
 def tensor_method(m: Machine, receiver: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if name == "as_subclass":
         return torch_function.as_class(m, receiver, torch_function.subclass_of(m, args))
-    if torch_function.handles_method(m, [receiver, *args], kwargs):
+    if torch_function.handles(m, [receiver, *args], kwargs):
         found = attributes.class_attribute(torch.Tensor, name)
         if type(found) is types.FunctionType:
             return m.use(m.call(FunctionValue(found, None), [receiver, *args], kwargs))

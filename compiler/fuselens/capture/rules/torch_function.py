@@ -18,7 +18,6 @@ from ..breaks import Break
 from ..values import attributes
 from ..values.algebra import (
     Constant,
-    DeviceSwitch,
     DictValue,
     FunctionSwitch,
     FunctionValue,
@@ -93,8 +92,8 @@ def _only_devices(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> bo
     return not any(overrides(m, v) for v in _relevant(m, [*args, *kwargs.values()]))
 
 
-def handles_method(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> bool:
-    """Whether the program handles the call of a method of tensors: modes for ``torch.device`` leave it as it is."""
+def handles(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> bool:
+    """Whether the program handles a call: modes for ``torch.device`` give some an argument, and leave others as they are."""
     return concerned(m, args, kwargs) and not _only_devices(m, args, kwargs)
 
 
@@ -102,13 +101,10 @@ def _on_device(m: Machine, function: Callable[..., Any], args: list[Value], kwar
     """What ``torch.device`` makes of a call, as a context that is entered or as the default device: what makes tensors gets it
     as an argument. None where that has one, and for all other functions."""
     state = m.tracer.torch_state
-    if function not in torch_private.device_constructors() or state.function_state == torch_private.ALL_DISABLED:
+    if state.function_state == torch_private.ALL_DISABLED or not _wants_device(m, function, kwargs):
         return None
-    if not m.use(kwargs.get("device", Constant(None))).is_none:
-        return None
-    entered = [context for context in state.contexts if isinstance(context, DeviceSwitch)]
-    if entered:
-        device: Value = Constant(entered[-1].device)
+    if state.entered_device is not None:
+        device: Value = Constant(state.entered_device)
     elif state.function_modes:
         device = attributes.load(m, m.use(state.function_modes[-1]), "device")
     else:
@@ -116,10 +112,16 @@ def _on_device(m: Machine, function: Callable[..., Any], args: list[Value], kwar
     return m.call(Known(function), args, kwargs | {"device": device})
 
 
+def _wants_device(m: Machine, function: Any, kwargs: dict[str, Value]) -> bool:
+    """Whether a call makes a tensor and does not say where."""
+    makes = function in torch_private.device_constructors()
+    return makes and m.use(kwargs.get("device", Constant(None))).is_none
+
+
 def dispatched(m: Machine, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     """What the program makes of the call of a torch function, method or operator that is implemented in C; None when
     it has no say."""
-    if not concerned(m, args, kwargs) or _only_devices(m, args, kwargs):
+    if not handles(m, args, kwargs):
         return _on_device(m, function, args, kwargs)
     stands_for: dict[int, Value] = {}
     kept: list[Any] = []
@@ -379,7 +381,7 @@ def _at(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 def _refuse_devices(m: Machine) -> None:
     """A device that the function entered is no mode here."""
-    if any(isinstance(context, DeviceSwitch) for context in m.tracer.torch_state.contexts):
+    if m.tracer.torch_state.entered_device is not None:
         raise Break("FL104", what="reading the modes", why="`with torch.device` surrounds it")
 
 
@@ -389,7 +391,6 @@ def _device_mode(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Val
     _, function, _, given, named = handler_arguments(m, args, kwargs)
     mode = m.use(args[0])
     options = keywords(m, named)
-    device = m.use(options.get("device", Constant(None)))
-    if device.is_none and plain(function) in torch_private.device_constructors():
+    if _wants_device(m, plain(function), options):
         options["device"] = attributes.load(m, mode, "device")
     return m.call(function, positional(m, given), options)

@@ -15,7 +15,7 @@ from ... import torch_private
 from ...config import Config
 from ...record.report import Span
 from ..hook import _hook
-from ..values.algebra import FunctionSwitch, Lazy, TorchContext, Value
+from ..values.algebra import DeviceSwitch, FunctionSwitch, Lazy, TorchContext, Value
 from . import sources as src
 from .graphs import Graphs
 from .sources import GuardProgram
@@ -56,6 +56,11 @@ class TorchState:
         """Leaves ``context`` in the trace and in the graph."""
         torch_private.exit_context(context.real)
         self._graphs.add("call_function", torch_private.exit_context, (context.node,), {}, None, span)
+
+    @property
+    def entered_device(self) -> torch.device | None:
+        """That of the innermost ``with torch.device`` of the program."""
+        return next((c.device for c in reversed(self.contexts) if isinstance(c, DeviceSwitch)), None)
 
     def change_of_modes(self) -> tuple[int, list[Value]]:
         """How many of the modes around the frame the program has left, and those that it has entered."""
