@@ -125,10 +125,8 @@ def test_stages_open_and_are_saved(workbench: Workbench, workspace: Path) -> Non
     opened(workbench, "fuse", lambda: any(path.endswith("/fuse.loop") for path in shown(workbench)))
     act(workbench, "fuse", "Save As")
     proposed = "/toy.graph0.fuse.loop"
-    source = "() => document.activeElement?.value ?? ''"
-    until("proposed name", lambda: workbench.page("evaluate", source).endswith(proposed))
-    workbench.page("press", "Control+a")
-    workbench.page("type", str(target))
+    until("proposed name", lambda: workbench.field().endswith(proposed))
+    workbench.fill(str(target))
     workbench.enter("saved text", lambda: target.exists() and target.read_text().startswith("graph"))
     target.unlink()
     workbench.click(ROW, "stages")

@@ -317,6 +317,20 @@ class Workbench:
         a palette while its list is filtered."""
         return again(what, lambda: self.page("press", "Enter"), effect, 5)
 
+    def field(self) -> str:
+        """What stands in the field that has the focus."""
+        return self.page("evaluate", "() => document.activeElement?.value ?? ''")
+
+    def fill(self, text: str) -> None:
+        """Writes into the field that has the focus, until it has this text: a dialog that still reads a folder completes
+        what is typed, or puts back what was there."""
+
+        def written() -> None:
+            self.page("press", "Control+a")
+            self.page("type", text)
+
+        again(f"{text!r} in the field", written, lambda: self.field() == text, 5)
+
     def notifications(self) -> list[str]:
         """Those on the screen, and in the list of those that went by if it is shown."""
         return self.texts(f".notification-toast {NOTIFICATION}, .notifications-center {NOTIFICATION}")

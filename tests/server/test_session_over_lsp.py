@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import re
 import signal
@@ -14,6 +13,8 @@ from pathlib import Path
 import pytest
 from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcException
+
+from tests.server.processes import alive, holders
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -302,22 +303,6 @@ async def test_malformed_requests_do_not_end_the_session(editor, tmp_path, good)
 
 
 # --- life and death of the processes ---------------------------------------------------------------------------------
-
-
-def alive(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    return False
-
-
-def holders(path: Path) -> list[int]:
-    """The processes that have a file open: programs that are checked may leave no other mark."""
-    found = set()
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):
-            if os.readlink(link) == str(path):
-                found.add(int(link.parts[2]))
-    return sorted(found)
 
 
 def write_sleeper(folder: Path, good: str) -> Path:

@@ -20,6 +20,8 @@ from typing import Any
 import pytest
 from lsprotocol import types as lsp
 
+from tests.server.processes import descendants, marked
+
 HEAD = "import fuselens\nimport torch\n\n\ndef example():\n    return (torch.ones(8),)\n\n\n"
 FUNCTION = "@fuselens.compile(example_inputs=example)\ndef f{0}(x):\n{1}    y = x.sin() * {2}\n    return y + {0}\n\n\n"
 BODIES = (
@@ -76,26 +78,6 @@ def _resident_mib(pid: int) -> float:
 
 def _descriptors(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
-
-
-def descendants(pid: int) -> list[int]:
-    """Children, their children, and so on."""
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").glob("*/children"):
-            for child in map(int, task.read_text().split()):
-                found += [child, *descendants(child)]
-    return found
-
-
-def marked(mark: str) -> set[int]:
-    """The living processes that have ``mark`` in their environment, whoever is their parent by now."""
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if mark.encode() in path.read_bytes():
-                found.add(int(path.parent.name))
-    return found
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import stat
 import sys
-from pathlib import Path
 
 import pytest
 from lsprotocol import types as lsp
+
+from tests.server.processes import alive, descendants
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -131,35 +132,20 @@ async def test_interpreters_of_folders_are_removed_and_come_back(new_editor, tmp
         await editor.stop()
 
 
-def _descendants(pid: int) -> set[int]:
-    found = set()
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in task.read_text().split():
-            found |= {int(child), *_descendants(int(child))}
-    return found
-
-
 async def test_a_killed_server_leaves_no_process(new_editor, tmp_path):
     """SIGKILL while a file is being checked: the worker and its child end by themselves."""
     editor = await new_editor().start(tmp_path)
     slow = tmp_path / "slow.py"
     slow.write_text("import time\ntime.sleep(60)\nimport fuselens\n@fuselens.compile\ndef f(x=1): return x\n")
     editor.show(slow)
-    await editor.until(lambda: len(_descendants(editor.process.pid)) >= 2, 90)
-    pids = _descendants(editor.process.pid)
+    await editor.until(lambda: len(descendants(editor.process.pid)) >= 2, 90)
+    pids = descendants(editor.process.pid)
     editor.process.kill()
     await editor.process.wait()
     for _ in range(200):
-        alive = [pid for pid in pids if Path(f"/proc/{pid}").exists() and "Z" not in _state(pid)]
-        if not alive:
+        living = [pid for pid in pids if alive(pid)]
+        if not living:
             break
         await asyncio.sleep(0.05)
-    assert alive == []
+    assert living == []
     await editor.client.stop()
-
-
-def _state(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "Z"
