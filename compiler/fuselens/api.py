@@ -337,7 +337,7 @@ def _followed(make: Callable[[Captured], Callable[..., Any]], recorder: Recorder
 def aot_compile(
     fn: Any, *calls: Any, to: str | os.PathLike[str], dynamic: bool | None = None, mode: str | None = None,
     options: Mapping[str, Any] | None = None, training: bool = False, weights: bool = True, isas: Iterable[str] | None = None,
-    check: bool = True,
+    targets: Iterable[str] = (), check: bool = True,
 ) -> Artifact:  # fmt: skip
     """Compiles a function or module into one file, which :func:`load` loads in another process without tracing and without a compiler.
 
@@ -352,21 +352,25 @@ def aot_compile(
         weights: whether the tensors of a module are in the file. Otherwise :func:`load` is given them.
         isas: instruction sets for a CPU, of "avx512", "avx2", "sse2", "neon" and "scalar", best first; by default this
             processor's, and on x86-64 "avx512" and "avx2", of which the loader takes the best that its processor has.
+        targets: other systems that it has kernels for, too: "linux-x86_64", "linux-aarch64", "macos-arm64". They are built by
+            the package ``ziglang``; what is proved is what is for this machine.
         check: whether it is loaded and compared with eager before this returns.
 
     Returns the artifact as :func:`load` gives it.
-    Raises ArtifactError (FL927) where no file can be made of it, GraphBreakError where it is not captured whole.
+    Raises ArtifactError (FL927) where no file can be made of it, GraphBreakError where it is not captured whole, ValueError
+    for a target that is not known.
     """
     from .aot import loading, making, proof
+    from .aot import targets as systems
 
     if not calls:
         raise TypeError("aot_compile needs at least one tuple of arguments to compile for")
     config = with_options(from_environment(fullgraph=True, dynamic=dynamic, mode=mode or "default"), options)
     given = [_call_of(call) for call in calls]
     path = Path(to)
-    chosen = tuple(isas) if isas is not None else making.default_isas(config)
+    chosen = systems.chosen(targets, isas if isas is not None else systems.default_isas(config))
     original = _uncompiled(fn)
-    digest = making.make(original, given, path, config=config, training=training, weights=weights, isas=chosen)
+    digest = making.make(original, given, path, config=config, training=training, weights=weights, targets=chosen)
     state = original.state_dict() if isinstance(original, torch.nn.Module) and not weights else None
     artifact = loading.load(path, config=config, weights=state, sha256=digest)
     if check:

@@ -3,8 +3,10 @@ refuses what it was not."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import platform
 import subprocess
 import sys
 import zipfile
@@ -19,7 +21,7 @@ from torch import Tensor, nn
 
 import fuselens
 from fuselens import api, config
-from fuselens.aot import loading, proof
+from fuselens.aot import loading, proof, targets
 from fuselens.aot.container import ArtifactError
 from fuselens.runtime import build
 
@@ -300,10 +302,14 @@ def told(**changes: Any) -> Callable[[dict[str, bytes]], None]:
     return change
 
 
-def flipped(prefix: str) -> Callable[[dict[str, bytes]], None]:
+def on(system: str, machine: str, *isas: str) -> Callable[[dict[str, bytes]], None]:
+    return told(targets=[{"system": system, "machine": machine, "isas": list(isas)}])
+
+
+def flipped(prefix: str, suffix: str = "") -> Callable[[dict[str, bytes]], None]:
     def change(parts: dict[str, bytes]) -> None:
         for name in parts:  # of several instruction sets one is read
-            if name.startswith(prefix):
+            if name.startswith(prefix) and name.endswith(suffix):
                 parts[name] = parts[name][:-20] + bytes([parts[name][-20] ^ 1]) + parts[name][-19:]
 
     return change
@@ -312,12 +318,12 @@ def flipped(prefix: str) -> Callable[[dict[str, bytes]], None]:
 DAMAGE = {
     "another Python": (told(python=[3, 8]), r"made with python 3.8, and this is 3\."),
     "another torch": (told(torch="1.0"), "made with torch 1.0"),
-    "another machine": (told(machine="riscv"), "made with machine riscv"),
+    "another machine": (on("Linux", "riscv64", "scalar"), "made for Linux-riscv64, and this is "),
     "another format": (told(format=99), "has format 99"),
-    "an instruction set": (told(isas=["neon"]), "has code for neon"),
+    "an instruction set": (on(platform.system(), platform.machine(), "neon"), "has code for neon"),
     "a module": (told(imports=["no_such_module"]), "needs the module no_such_module"),
-    "a library": (flipped("libraries/"), "its part libraries/.* is not the one that was put in"),
-    "a program": (flipped("graphs/"), "its part graphs/.* is not the one"),
+    "a library": (flipped("graphs/", ".library"), r"its part graphs/.*\.library is not the one that was put in"),
+    "a program": (flipped("graphs/", ".forward"), r"its part graphs/.*\.forward is not the one"),
     "weights": (flipped("weights.pt"), "its part weights.pt is not the one"),
     "a part is gone": (lambda parts: parts.pop("frames"), "its part frames is damaged"),
 }
@@ -349,13 +355,93 @@ def test_a_digest(place: Path) -> None:
 
 @pytest.mark.parametrize(("host", "chosen"), [("avx512", "avx512"), ("avx2", "avx2"), ("sse2", None)])
 def test_the_best_instruction_set_is_taken(host: str, chosen: str | None, place: Path) -> None:
-    about = {"isas": ["avx512", "avx2"]}
+    own = targets.here(["avx512", "avx2"])
+    about = {"python": list(sys.version_info[:2]), "torch": torch.__version__, "targets": [own.as_data()]}
     given = config.Config(cpu_isa=host)
     if chosen is None:
         with pytest.raises(ArtifactError, match="this processor has sse2"):
-            loading._isa(place, about, given)
+            loading._programs_here(place, about, given)
     else:
-        assert loading._isa(place, about, given) == chosen
+        assert loading._programs_here(place, about, given) == f"{own.place}.{chosen}"
+
+
+# --- other systems ------------------------------------------------------------------------------------------------------
+
+needs_ziglang = pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="ziglang is not installed")
+
+
+def parts_of(path: Path, suffix: str) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist() if name.endswith(suffix)}
+
+
+@needs_ziglang
+def test_libraries_for_other_systems(place: Path) -> None:
+    """What they are, by their first bytes: an ELF file says for which machine it is, and so does a Mach-O file."""
+    fuselens.aot_compile(
+        Block().eval(),
+        (x,),
+        to=place / "made.fla",
+        isas=["scalar"],
+        targets=["linux-aarch64", "linux-x86_64", "macos-arm64"],
+    )
+    expected = {
+        "Linux-aarch64.neon": (b"\x7fELF", 18, b"\xb7\x00"),
+        "Darwin-arm64.neon": (b"\xcf\xfa\xed\xfe", 4, b"\x0c\0\0\1"),
+    }
+    own = targets.here(["scalar"])
+    if own.place != "Linux-x86_64":  # this machine has what was asked of it, not what others have
+        expected |= {f"Linux-x86_64.{isa}": (b"\x7fELF", 18, b"\x3e\x00") for isa in ("avx512", "avx2")}
+    libraries = parts_of(place / "made.fla", ".library")
+    assert {name.split("/0.")[1] for name in libraries} == {
+        f"{kind}.forward.library" for kind in (*expected, f"{own.place}.scalar")
+    }
+    for kind, (magic, offset, machine) in expected.items():
+        content = libraries[f"graphs/0.{kind}.forward.library"]
+        assert content.startswith(magic), kind
+        assert content[offset : offset + len(machine)] == machine, kind
+
+
+@needs_ziglang
+def test_a_library_that_another_compiler_built_is_loaded(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on another system, whose processor is like this one: its kernels are those of the artifact, and no others."""
+    triple = f"{platform.machine()}-linux-gnu.{targets.GLIBC}"
+    monkeypatch.setitem(
+        targets.OTHERS, "other", targets.Target("Other", platform.machine(), ("neon", "scalar"), triple)
+    )
+    model = Block().eval()
+    fuselens.aot_compile(model, (x,), to=place / "made.fla", dynamic=True, targets="other")
+    monkeypatch.setattr(platform, "system", lambda: "Other")
+    monkeypatch.setenv("PATH", str(place))  # no compiler
+    monkeypatch.setenv("FUSELENS_CPU_ISA", "neon")
+    artifact = fuselens.load(place / "made.fla")
+    torch.testing.assert_close(artifact(x[:3]), model(x[:3]).detach())
+    assert not artifact.report.diagnostics
+    assert all(graph.kernels and graph.cached for graph in artifact.report.graphs)
+
+
+def test_targets_that_cannot_be_had(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="'plan9', which is none of linux-x86_64, linux-aarch64, macos-arm64"):
+        made(place, of_a_global, (x,), targets=["plan9"])
+    monkeypatch.setattr(build, "_wheel", lambda: ())
+    with pytest.raises(
+        ArtifactError, match=r"libraries for Linux-aarch64 need a compiler: .*ziglang .*fuselens\[compiler\]"
+    ):
+        made(place, of_a_global, (x,), isas=["scalar"], targets=["linux-aarch64"])
+    assert not (place / "made.fla").exists()
+
+
+@pytest.mark.parametrize(
+    ("made_with", "fits"), [("+cpu", True), ("+cu130", True), ("+git1234", False), (".post1", False)]
+)
+def test_wheels_of_one_torch_for_other_devices_are_one_torch(made_with: str, fits: bool, place: Path) -> None:
+    fuselens.aot_compile(of_a_global, (x,), to=place / "made.fla")
+    damaged(place / "made.fla", told(torch=torch.__version__.partition("+")[0] + made_with))
+    if fits:
+        fuselens.load(place / "made.fla")
+    else:
+        with pytest.raises(ArtifactError, match="it was made with torch"):
+            fuselens.load(place / "made.fla")
 
 
 FRESH = """

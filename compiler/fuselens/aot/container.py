@@ -21,7 +21,7 @@ import torch
 from ..capture.breaks import CodedError
 from ..record.diagnostics import make
 
-FORMAT = 1  # raise it when the meaning of a part changes
+FORMAT = 2  # raise it when the meaning of a part changes
 _ABOUT = "fuselens.json"
 WEIGHTS = "weights.pt"
 

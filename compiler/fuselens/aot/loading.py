@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import platform
+import re
 import sys
 import types
 from collections.abc import Mapping
@@ -26,7 +26,8 @@ from ..pipeline.graphs import of_entry
 from ..record.report import Report
 from ..runtime import build
 from ..runtime.cache.store import Cache
-from . import container
+from ..runtime.compile_graph import unit
+from . import container, targets
 from .container import Container, refuse
 
 _X86 = ("avx512", "avx2", "sse2", "scalar")
@@ -84,22 +85,19 @@ def load(path: Path, *, config: Config, weights: Mapping[str, torch.Tensor] | No
     if sha256 and opened.digest != sha256:
         raise refuse("FL928", what=str(path), why=f"its digest is {opened.digest}, and {sha256} is expected")
     about = opened.about
-    _require_like(path, about)
-    isa = _isa(path, about, config)
+    programs_of = _programs_here(path, about, config)
     try:
-        for name in about["imports"]:
-            importlib.import_module(name)
+        for module in about["imports"]:
+            importlib.import_module(module)
         tensors = _tensors(opened, weights)
         content = form().read(opened.part("frames"))
-        for name in opened.names("libraries/"):
-            build.carry(name.partition("/")[2], opened.part(name))
         cache = Cache(config.cache_dir)
-        for name in opened.names("cache/"):
-            cache.take(name.partition("/")[2], opened.part(name))
+        for part in opened.names("cache/"):
+            cache.take(part.partition("/")[2], opened.part(part))
         recorder = Recorder(about["name"], "", None, config, texts=False, backwards=about["training"])
         function = _function(content["function"], about["name"])
         entries = [
-            _entry(opened, frame, number, isa, function.__code__, tensors, recorder)
+            _entry(opened, frame, f"graphs/{number}.{programs_of}", function.__code__, config, tensors, recorder)
             for number, frame in enumerate(content["frames"])
         ]
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
@@ -113,27 +111,30 @@ def load(path: Path, *, config: Config, weights: Mapping[str, torch.Tensor] | No
     return Artifact(opened, tensors, region, recorder.report)
 
 
-def _require_like(path: Path, about: Mapping[str, Any]) -> None:
-    """Raises ArtifactError where the artifact was made with something else than there is here."""
-    here = {
-        "python": list(sys.version_info[:2]), "torch": torch.__version__, "machine": platform.machine(), "system": platform.system()
-    }  # fmt: skip
-    for name, found in here.items():
-        made = about[name]
-        if made != found:
-            shown = [".".join(map(str, v)) if isinstance(v, list) else v for v in (made, found)]
-            raise refuse("FL928", what=str(path), why=f"it was made with {name} {shown[0]}, and this is {shown[1]}")
-
-
-def _isa(path: Path, about: Mapping[str, Any], config: Config) -> str:
-    """The best instruction set in the artifact that this processor has."""
+def _programs_here(path: Path, about: Mapping[str, Any], config: Config) -> str:
+    """What names the programs for this system and processor: the best instruction set in the artifact that it has. Raises
+    ArtifactError where the artifact was made with something else than there is here."""
+    made = ".".join(map(str, about["python"])), _release(about["torch"])
+    own = f"{sys.version_info[0]}.{sys.version_info[1]}", _release(torch.__version__)
+    for what, was, found in zip(("python", "torch"), made, own, strict=True):
+        if was != found:
+            raise refuse("FL928", what=str(path), why=f"it was made with {what} {was}, and this is {found}")
+    here = targets.here(())
+    made_for = {target.place: target for target in map(targets.Target.from_data, about["targets"])}
+    if here.place not in made_for:
+        why = f"it was made for {' and '.join(made_for)}, and this is {here.place}"
+        raise refuse("FL928", what=str(path), why=why)
     host = build.host_isa(config)
-    for isa in about["isas"]:
+    for isa in made_for[here.place].isas:
         if isa in _RUNS[host]:
-            return isa
-    raise refuse(
-        "FL928", what=str(path), why=f"it has code for {', '.join(about['isas'])}, and this processor has {host}"
-    )
+            return f"{here.place}.{isa}"
+    known = ", ".join(made_for[here.place].isas)
+    raise refuse("FL928", what=str(path), why=f"it has code for {known}, and this processor has {host}")
+
+
+def _release(version: str) -> str:
+    """A version of torch without what tells which devices its wheel is for: "2.13.0" of "2.13.0+cpu"."""
+    return re.sub(r"\+(cpu|cu\d+|rocm[\d.]*|xpu)$", "", version)
 
 
 def _tensors(opened: Container, given: Mapping[str, torch.Tensor] | None) -> dict[str, torch.Tensor]:
@@ -191,7 +192,7 @@ def _function(stub: Mapping[str, Any], name: str) -> types.FunctionType:
 
 
 def _entry(
-    opened: Container, frame: Mapping[str, Any], number: int, isa: str, code: types.CodeType,
+    opened: Container, frame: Mapping[str, Any], name: str, code: types.CodeType, config: Config,
     tensors: Mapping[str, torch.Tensor], recorder: Recorder,
 ) -> _hook.Entry:  # fmt: skip
     special = {
@@ -208,9 +209,12 @@ def _entry(
     guards = _hook.Guards(nodes, checks, frame["guards"]["gather"])
     graph = None
     if frame["graph"] is not None:
-        name = f"graphs/{number}.{isa}"
         entry = form().read(opened.part(f"{name}.forward"))
         backward = form().read(opened.part(f"{name}.backward")) if opened.has(f"{name}.backward") else None
+        for phase, program in (("forward", entry.forward), ("backward", backward)):
+            if program is not None and opened.has(f"{name}.{phase}.library"):
+                carried = build.carried_key(*unit(program.generated.cpp, program.generated.isa_flags, config))
+                build.carry(carried, opened.part(f"{name}.{phase}.library"))
         graph = of_entry(_captured(frame["graph"], code.co_name), recorder, entry, backward)
     constants = tuple(map(find, frame["code"]["constants"]))
     made = _hook.Entry(guards, code.replace(**frame["code"]["fields"], co_consts=constants), frame["slot"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
-import platform
 import sys
 import tempfile
 import types
@@ -35,6 +34,7 @@ from ..runtime.compile_graph import unit
 from . import container
 from .container import refuse
 from .settling import settle
+from .targets import Target
 
 _OF_GPU = ("cubin", "measured")
 
@@ -217,14 +217,9 @@ def _used(replacement: types.CodeType, slot: int) -> set[int]:
 _OUTSIDE = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "STORE_GLOBAL", "STORE_DEREF"})
 
 
-def default_isas(config: Config) -> tuple[str, ...]:
-    """This processor's instruction set; on x86-64 both that most servers have."""
-    host = config.cpu_isa or build.host_isa(config)
-    return ("avx512", "avx2") if host in ("avx512", "avx2") and not config.cpu_isa else (host,)
-
-
 def make(
-    fn: Any, calls: Sequence[Call], to: Path, *, config: Config, training: bool, weights: bool, isas: Sequence[str]
+    fn: Any, calls: Sequence[Call], to: Path, *, config: Config, training: bool, weights: bool,
+    targets: Sequence[Target],
 ) -> str:  # fmt: skip
     """Writes the artifact and returns its digest; see :func:`fuselens.aot_compile`."""
     function = Function.of(fn)
@@ -237,7 +232,7 @@ def make(
         args = _arguments(function, call)
         if any(guards.check(function.function, args)[0] for guards in made):
             continue  # what was made for another call serves it
-        data, guards = _captured(function, args, len(frames), config, training, isas, tensors, parts)
+        data, guards = _captured(function, args, len(frames), config, training, targets, tensors, parts)
         frames.append(data)
         made.append(guards)
         told.append({
@@ -257,7 +252,7 @@ def make(
     imports = sorted(_modules(frames) - _ALWAYS)
     about = {
         "imports": imports, "name": function.name, "python": list(sys.version_info[:2]), "torch": torch.__version__,
-        "machine": platform.machine(), "system": platform.system(), "isas": list(isas), "training": training,
+        "targets": [target.as_data() for target in targets], "training": training,
         "devices": sorted({str(d) for f in frames if f["graph"] for d in f["graph"]["facts"].devices}),
         "weights": {name: _weight(t) for name, t in tensors.tensors.items()}, "calls": told,
         "options": {"mode": config.mode, "fallback_random": config.fallback_random, "fast_math": config.fast_math},
@@ -273,12 +268,13 @@ def _arguments(function: Function, call: Call) -> tuple[Any, ...]:
 
 
 def _captured(
-    function: Function, args: tuple[Any, ...], number: int, config: Config, training: bool, isas: Sequence[str],
+    function: Function, args: tuple[Any, ...], number: int, config: Config, training: bool, targets: Sequence[Target],
     tensors: Weights, parts: dict[str, bytes],
 ) -> tuple[dict[str, Any], _hook.Guards]:  # fmt: skip
-    """What is kept of one frame, and its guards. Its programs and their libraries become parts, for each instruction set."""
+    """What is kept of one frame, and its guards. Its programs and their libraries become parts, for each target and
+    instruction set."""
     found: tuple[dict[str, Any], _hook.Guards] | None = None
-    for isa in isas:
+    for target, isa in [(t, isa) for t in targets for isa in t.isas]:
         with _apart(config, isa) as own, _gradients(training):
             recorder = Recorder(function.name, function.file, None, own, texts=False, backwards=training)
             collector = _Collector(own, recorder, function, tensors)
@@ -291,7 +287,7 @@ def _captured(
                 why = "; ".join(d.message for d in recorder.report.diagnostics) or "its frame is not compiled"
                 raise refuse("FL927", what=function.name, why=why)
             if collector.frame["graph"] is not None:
-                _programs(function, recorder, own, f"graphs/{number}.{isa}", parts)
+                _programs(function, recorder, own, target, f"graphs/{number}.{target.place}.{isa}", parts)
             found = found or (collector.frame, collector.guards)
     assert found is not None
     return found
@@ -317,7 +313,9 @@ def _gradients(training: bool) -> contextlib.AbstractContextManager[Any]:
     return torch.enable_grad() if training else torch.no_grad()
 
 
-def _programs(function: Function, recorder: Recorder, config: Config, name: str, parts: dict[str, bytes]) -> None:
+def _programs(
+    function: Function, recorder: Recorder, config: Config, target: Target, name: str, parts: dict[str, bytes]
+) -> None:
     """The programs of a graph that was just compiled, and the libraries of their kernels, become parts."""
     cache = Cache(config.cache_dir)
     entries = sorted((cache.root / "graph").glob("*/*.forward"))
@@ -334,10 +332,29 @@ def _programs(function: Function, recorder: Recorder, config: Config, name: str,
         generated = (read.forward if isinstance(read, Entry) else read).generated
         if generated.cpp is not None:
             text, flags = unit(generated.cpp, generated.isa_flags, config)
-            parts[f"libraries/{build.carried_key(text, flags)}"] = build.content(text, flags, config, cache)
+            parts[f"{name}.{phase}.library"] = _library(function, text, flags, config, target, cache)
+        elif target.triple and generated.triton is not None:
+            raise refuse(
+                "FL927", what=function.name, why="targets= are for kernels of a CPU, and it has some for a GPU"
+            )
     for kind in _OF_GPU:
         for path in (cache.root / kind).glob("*/*"):
             parts[f"cache/{path.relative_to(cache.root).as_posix()}"] = path.read_bytes()
+
+
+def _library(
+    function: Function, text: str, flags: tuple[str, ...], config: Config, target: Target, cache: Cache
+) -> bytes:
+    if not target.triple:
+        return build.content(text, flags, config, cache)
+    try:
+        return build.content_elsewhere(text, flags, config, target.triple)
+    except build.NoCompiler as error:
+        why = f"libraries for {target.place} need a compiler: {error} (pip install 'fuselens[compiler]')"
+        raise refuse("FL927", what=function.name, why=why) from None
+    except build.BuildFailed as error:
+        why = f"its code cannot be built for {target.place}: {error}"
+        raise refuse("FL927", what=function.name, why=why) from error
 
 
 _ALWAYS = frozenset({"builtins", "torch", "types", "collections", "sys"})

@@ -49,6 +49,8 @@ _VARIABLES = (
     "COMPILER_PATH", "LIBRARY_PATH", "LD_RUN_PATH", "LD_LIBRARY_PATH", "LDEMULATION", "GCC_EXEC_PREFIX", "GCC_SPECS",
     "CCC_OVERRIDE_OPTIONS", "SDKROOT", "MACOSX_DEPLOYMENT_TARGET", "ZIG_LIB_DIR",
 )  # fmt: skip
+# OpenMP is in the process that loads the library, where torch has brought it: Linux's linkers leave its functions open.
+_LINKED_ELSEWHERE = {"linux": ("-Wl,--as-needed", "-lm"), "macos": ("-Wl,-undefined,dynamic_lookup",)}
 _LEAST = 'extern "C" int answer() { return 42; }'
 _DESCRIPTORS = "/proc/self/fd"
 _loads = itertools.count(1)
@@ -114,6 +116,15 @@ def _wheel() -> tuple[tuple[str, ...], ...]:
     if importlib.util.find_spec("ziglang") is None:
         return ()
     return ((sys.executable, "-m", "ziglang", "c++", "-mcpu=baseline"),)
+
+
+def _compiler_for(triple: str) -> Compiler:
+    """The wheel's compiler, for another system. Raises :class:`NoCompiler`."""
+    for command in _wheel():
+        found = _identify((*command, "-target", triple), _file(_wheels_compiler()))
+        if found is not None:
+            return found
+    raise NoCompiler(("the package ziglang",))
 
 
 def _wheels_compiler() -> str:
@@ -218,11 +229,14 @@ class Plan:
         return (*self.compiler.command, "-x", "c++", *self.flags, "-", "-x", "none", *self.libraries, "-o")
 
 
-def plan(text: str, isa_flags: tuple[str, ...], config: Config) -> Plan:
-    """Raises :class:`NoCompiler`."""
-    compiler = find_compiler(config)
+def plan(text: str, isa_flags: tuple[str, ...], config: Config, triple: str = "") -> Plan:
+    """``triple`` is another system than this, as ``ziglang`` names it. Raises :class:`NoCompiler`."""
+    compiler = _compiler_for(triple) if triple else find_compiler(config)
     flags = (*BASE_FLAGS, *FAMILY_FLAGS.get(compiler.family, ()), *isa_flags)
-    libraries = ("-Wl,--as-needed", _openmp(), "-lm", *(("-lgcc",) if compiler.family != "zig" else ()))
+    if triple:
+        libraries = _LINKED_ELSEWHERE["macos" if "macos" in triple else "linux"]
+    else:
+        libraries = ("-Wl,--as-needed", _openmp(), "-lm", *(("-lgcc",) if compiler.family != "zig" else ()))
     variables = tuple((name, os.environ[name]) for name in _VARIABLES if name in os.environ)
     return Plan(text, compiler, flags, libraries, variables)
 
@@ -246,6 +260,15 @@ def content(text: str, isa_flags: tuple[str, ...], config: Config, cache: Cache)
     if found is None:
         raise FileNotFoundError(errno.ENOENT, "it was removed since it was made", str(cache.root))
     return found
+
+
+def content_elsewhere(text: str, isa_flags: tuple[str, ...], config: Config, triple: str) -> bytes:
+    """The library for another system, which is built and not loaded. Raises :class:`NoCompiler` and :class:`BuildFailed`."""
+    planned = plan(text, isa_flags, config, triple)
+    with tempfile.TemporaryDirectory(prefix="fuselens-build-") as directory:
+        made = Path(directory) / "kernels.so"
+        _compile(planned.command, text, made, config.build_limit)
+        return made.read_bytes()
 
 
 def _of_carried(text: str, isa_flags: tuple[str, ...], cache: Cache) -> tuple[Path, ctypes.CDLL] | None:
