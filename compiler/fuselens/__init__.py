@@ -19,6 +19,7 @@ if sys.implementation.name != "cpython" or not _OLDEST <= sys.version_info[:2] <
 if TYPE_CHECKING:
     from . import config
     from .aot.container import ArtifactError
+    from .aot.for_triton import TritonKernel
     from .aot.loading import Artifact
     from .api import (
         BackendError,
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
         save_cache_artifacts,
         set_stance,
         substitute_in_graph,
+        triton_function,
+        triton_kernel,
     )
     from .record.logs import set_logs
     from .record.notices import FuselensWarning
@@ -60,11 +63,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Artifact", "ArtifactError", "BackendError", "CodedError", "CompiledModule", "ConstraintError", "FuselensWarning", "GraphBreakError",
-    "RanksError", "RecompileError", "UsageError", "allow_in_graph", "aot_compile", "assume_constant_result", "compile", "config",
-    "cudagraph_mark_step_begin", "disable", "error_on_graph_break", "example", "explain", "graph_break", "is_compiling",
+    "RanksError", "RecompileError", "TritonKernel", "UsageError", "allow_in_graph", "aot_compile", "assume_constant_result", "compile",
+    "config", "cudagraph_mark_step_begin", "disable", "error_on_graph_break", "example", "explain", "graph_break", "is_compiling",
     "list_backends", "load", "load_cache_artifacts", "mark_dynamic", "mark_static", "mark_static_address", "mark_unbacked",
     "maybe_mark_dynamic", "register_backend", "reset", "save_cache_artifacts", "set_logs", "set_stance",
-    "substitute_in_graph",
+    "substitute_in_graph", "triton_function", "triton_kernel",
 ]  # fmt: skip
 
 
@@ -81,6 +84,10 @@ def __getattr__(name: str) -> Any:
         from .aot import container, loading
 
         return loading.Artifact if name == "Artifact" else container.ArtifactError
+    if name == "TritonKernel":
+        from .aot import for_triton
+
+        return for_triton.TritonKernel
     if name == "set_logs":
         from .record import logs
 

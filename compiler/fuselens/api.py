@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -78,6 +78,7 @@ __all__ = [
 logs.from_environment(*logs_of_environment())
 
 if TYPE_CHECKING:
+    from .aot.for_triton import TritonKernel
     from .aot.loading import Artifact
     from .runtime.cache.artifacts import CacheInfo
 
@@ -380,6 +381,39 @@ def aot_compile(
             path.unlink(missing_ok=True)
             raise
     return artifact
+
+
+def triton_function(fn: Any = None, *, dtypes: torch.dtype | Sequence[torch.dtype] | None = None) -> Any:
+    """A function of PyTorch as a Triton function that kernels of yours call with blocks of values; also a decorator.
+
+    Args:
+        fn: a Python function that computes each element of its results from the same elements of its arguments, such as an activation
+            with what is multiplied and added. Parameters without defaults are blocks; those with defaults keep these.
+        dtypes: of the blocks, one for all or one for each; float32 by default. Values are cast to them, results have eager's dtypes.
+
+    Returns a ``triton.JITFunction``. Blocks of different shapes broadcast as Triton's do. Gradients are not recorded.
+    Raises CodedError (FL934) for what is no such function.
+    """
+    from .aot import for_triton
+
+    if fn is None:
+        return functools.partial(triton_function, dtypes=dtypes)
+    return for_triton.device_function(_uncompiled(fn), torch.float32 if dtypes is None else dtypes)
+
+
+def triton_kernel(fn: Any, *examples: torch.Tensor, dynamic: bool = False) -> TritonKernel:
+    """A function of PyTorch as one Triton kernel, which your program launches: ``kernel[grid](*pointers, *sizes)``.
+
+    Args:
+        fn: a Python function of tensors that fuses into one kernel: operations on elements, with reductions along rows.
+        examples: tensors on any device, whose dtypes, strides and, unless ``dynamic``, sizes the kernel is for.
+        dynamic: whether sizes are integers that a launch gives.
+
+    Raises CodedError (FL934) for what is not one kernel.
+    """
+    from .aot import for_triton
+
+    return for_triton.kernel(_uncompiled(fn), examples, dynamic)
 
 
 def load(

@@ -12,6 +12,7 @@ import fuselens
 
 pytest.importorskip("triton")
 
+from tests.kernels import from_functions
 from tests.kernels import kernels as k
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -21,6 +22,18 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSELENS_STRICT", "1")
     fuselens.reset()
+
+
+@pytest.mark.parametrize("name", from_functions.FUNCTIONS)
+def test_functions_that_kernels_call(name: str) -> None:
+    from_functions.agrees(name, "cuda")
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", from_functions.KERNELS)
+def test_kernels_that_are_launched(name: str, dynamic: bool) -> None:
+    if not (dynamic and name == from_functions.A_VIEW):
+        from_functions.launches(name, "cuda", dynamic)
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune"])

@@ -22,6 +22,7 @@ from fuselens.capture.breaks import CodedError
 from fuselens.record.report import Report
 from tests.capture.harness import agrees_with_eager, check_training
 
+from . import from_functions
 from . import kernels as k
 
 CHECKS: dict[str, Callable[[], None]] = {}
@@ -46,6 +47,19 @@ def _whole(function: Callable[..., Any]) -> Callable[[], None]:
 
 
 CHECKS |= {name: _whole(function) for name, function in k.FUNCTIONS.items()}
+
+
+CHECKS |= {
+    f"function: {name}": (lambda name=name: from_functions.agrees(name, "cpu")) for name in from_functions.FUNCTIONS
+}
+CHECKS |= {
+    f"kernel: {name}{', any size' if dynamic else ''}": (
+        lambda name=name, dynamic=dynamic: from_functions.launches(name, "cpu", dynamic)
+    )
+    for name in from_functions.KERNELS
+    for dynamic in (False, True)
+    if not (dynamic and name == from_functions.A_VIEW)
+}
 
 
 @check
@@ -213,6 +227,68 @@ def artifacts_say_why_not() -> None:
 
 
 @check
+def functions_inside_of_compiled_programs() -> None:
+    """A kernel that calls such a function is a node as others are: what it writes to is known."""
+    x, y = k.inputs()
+    function = fuselens.triton_function(from_functions.swiglu)
+
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        out = torch.empty_like(x)
+        from_functions.two[(triton.cdiv(x.numel(), 64),)](x, y, out, x.numel(), function, BLOCK=64)
+        return out * 2
+
+    compiled(program, (x, y), graphs=1)
+
+
+@check
+def what_is_no_function_is_refused() -> None:
+    kept = torch.randn(4093)
+    for fn, why in {
+        lambda x: x.softmax(0): "computes one element of several",
+        lambda x: x.sum(): "computes one element of several",
+        lambda x: x.flip(0): "other elements than the point's own",
+        lambda x: x + torch.arange(x.numel()): "depends on where an element is|at positions|other elements",
+        lambda x: torch.rand_like(x): "aten.rand_like.* is no operation on single elements",
+        lambda x: x.add_(1): "it writes to an argument",
+        lambda x: x @ x: "no operation on single elements|computes one element of several",
+        lambda x: x + 1 if x.sum() > 0 else x: "it cannot be traced",
+        lambda x: x + kept: "a tensor that is not an argument|cannot be traced",
+        lambda x: x.numel(): "what is no tensor|cannot be traced",
+        lambda *x: x[0]: "its parameter x is not positional",
+        lambda tl: tl: "its parameter tl is called as what Triton's programs use",
+    }.items():
+        with pytest.raises(CodedError, match=f"FL934.*({why})"):
+            fuselens.triton_function(fn)
+    with pytest.raises(CodedError, match="it has 2 parameters without defaults, and 1 dtypes are given"):
+        fuselens.triton_function(from_functions.swiglu, dtypes=[torch.float32])
+
+
+@check
+def what_is_no_kernel_is_refused() -> None:
+    x = torch.randn(8, 8)
+    for fn, why in {
+        lambda x: x @ x: "is the vendor's, and no kernel of ours",
+        lambda x: x.softmax(0) @ x: "is the vendor's|becomes",
+        lambda x: x: "it returns an argument, or what is no tensor|becomes 0",
+        lambda x: x.sin().view(-1)[:3].numel(): "is no tensor|becomes 0",
+        lambda x: x.mul_(2): "it writes to an argument",
+    }.items():
+        with pytest.raises(CodedError, match=f"FL934.*({why})"):
+            fuselens.triton_kernel(fn, x)
+    kernel = fuselens.triton_kernel(lambda x: x + 1, x)
+    for given, why in {
+        (x.double(),): "x is to be float32.*is float64",
+        (x.t(),): r"strides \[8, 1\], and is .*strides \[1, 8\]",
+        (x, x): "it takes x, and got 2 arguments",
+        (x[:4],): r"float32\[4, 8\]",
+    }.items():
+        with pytest.raises(CodedError, match=f"FL934.*{why}"):
+            kernel(*given)
+    with pytest.raises(CodedError, match="argument 0 is a float"):
+        fuselens.triton_kernel(lambda x: x + 1, 1.0)
+
+
+@check
 def keys() -> None:
     """Prints what the cache says, for who runs this twice."""
     scale = os.environ.get("SCALE")
@@ -230,7 +306,7 @@ def main() -> None:
         try:
             CHECKS[name]()
             wrong[name] = ""
-        except Exception:  # noqa: BLE001 - the test that asks for it shows it
+        except (Exception, pytest.fail.Exception):  # the test that asks for it shows it
             wrong[name] = traceback.format_exc()
     print(json.dumps(wrong))
 

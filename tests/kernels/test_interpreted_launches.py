@@ -12,14 +12,20 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("triton")
+
+from tests.kernels.from_functions import A_VIEW, FUNCTIONS, KERNELS
+
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = """
 add by_function_of_parameters writes_inputs writes_views writes_view_of_input twice_the_same without_bias with_bias rows tuned ruled
 wrapped several unused returned old_and_new overlapping with_gaps writes_row through_an_operator writes_by_an_operator sizes_that_vary
 inputs_that_share_memory inputs_with_gaps writes_count_as_eagers parameters_are_written inputs_are_written_in_place
 nothing_fills_what_a_kernel_fills training addresses_of_numbers_break kernels_and_helpers_that_are_replaced other_ways_to_call_break
-the_text_shows_the_kernels_source artifacts_say_why_not
+the_text_shows_the_kernels_source artifacts_say_why_not functions_inside_of_compiled_programs what_is_no_function_is_refused
+what_is_no_kernel_is_refused
 """.split()
+NAMES += [f"function: {name}" for name in FUNCTIONS]
+NAMES += [f"kernel: {name}" for name in KERNELS] + [f"kernel: {name}, any size" for name in KERNELS if name != A_VIEW]
 
 
 def run(*names: str, **environment: str) -> tuple[dict[str, str], str]:
@@ -51,6 +57,18 @@ def test_the_cache_tells_kernels_apart(tmp_path: Path) -> None:
         wrong, log = run("keys", **asked, SCALE=scale)
         assert not wrong["keys"], wrong["keys"]
         assert ("graph 0: graph found" in log) == found, log
+
+
+def test_the_guides_other_example(tmp_path: Path) -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "FUSELENS_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "examples/triton_functions.py"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False, env=environment)
+    assert done.stdout == "as eager\n", done.stderr
+    program = (ROOT / "examples/triton_functions.py").read_text()
+    shown = (ROOT / "docs/guides/gpu.md").read_text().partition("## Functions for kernels")[2].split("```python\n")[1:3]
+    for text in shown:
+        lines = [line.strip() for line in text.partition("```")[0].splitlines()]
+        assert "\n".join(lines).strip() in "\n".join(line.strip() for line in program.splitlines())
 
 
 def test_the_guides_example(tmp_path: Path) -> None:

@@ -692,6 +692,14 @@ TABLE: dict[str, Entry] = {
             "holds, together.",
             severity="information",
         ),
+        _e(
+            "FL934",
+            "no part of a Triton program",
+            "{what} is no function or kernel for Triton: {why}",
+            "A device function computes each element of its results from the same elements of its arguments. A kernel computes all "
+            "results of a function in one launch.",
+            "Leave what needs other elements, positions or libraries to the program that calls it, or use fuselens.compile.",
+        ),
     )
 }
 

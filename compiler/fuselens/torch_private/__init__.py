@@ -156,6 +156,7 @@ from .operators import (
     python_rules,
     script_origin,
     shares_memory,
+    traced,
     triton_operator,
     writes,
     writes_lists,

@@ -47,6 +47,7 @@ WRAPPERS = "classes with __torch_dispatch__ in graphs"
 KERNELS = "operators of torch.library.triton_op in graphs"
 ARRAYS = "numpy's arrays in graphs"
 RANKS = "ranks that are not there"
+FOR_TRITON = "functions for Triton programs"
 NOTHING = "nothing"
 
 
@@ -194,6 +195,7 @@ TABLE: dict[str, Name] = {
         _n("all_decompositions", "torch._decomp.global_decomposition_table", "all tables of those", CACHING),
         _n("core_decompositions", "torch._decomp._core_aten_decompositions_post_autograd", "the decompositions of core ATen", COMPILING),
         _n("get_decompositions", "torch._decomp.get_decompositions", "the decompositions of some operators", COMPILING),
+        _n("make_fx", "torch.fx.experimental.proxy_tensor.make_fx", "graphs of functions that are no frames", FOR_TRITON),
         _n("OpOverload", "torch._ops.OpOverload", "tells operators from other functions", COMPILING),
         _n("OpOverloadPacket", "torch._ops.OpOverloadPacket", "the same of names with several overloads", COMPILING),
         _n("python_dispatcher", "torch._dispatch.python.enable_python_dispatcher", "rules in Python for symbolic sizes", SIZES),

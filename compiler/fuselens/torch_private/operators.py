@@ -164,6 +164,16 @@ def core_decompositions() -> dict[Any, Callable[..., Any]]:
     return private.core_decompositions()
 
 
+def traced(
+    fn: Callable[..., Any], examples: Sequence[Any], decompositions: dict[Any, Callable[..., Any]], *, symbolic: bool
+) -> torch.fx.GraphModule:
+    """The operators of a function without what it writes to its own tensors, on fake tensors like ``examples``; ``symbolic``: for
+    sizes that vary. Raises whatever the function raises."""
+    function = torch.func.functionalize(lambda *args: fn(*args))
+    mode = "symbolic" if symbolic else "fake"
+    return private.make_fx(function, decomposition_table=decompositions, tracing_mode=mode)(*examples)
+
+
 def decompositions_for(names: list[str]) -> dict[Any, Callable[..., Any]]:
     """Every registered decomposition of the ATen packets ``names``; unknown names are skipped (older torch)."""
     packets = [getattr(torch.ops.aten, n) for n in names if hasattr(torch.ops.aten, n)]

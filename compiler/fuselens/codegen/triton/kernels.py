@@ -8,7 +8,7 @@ A plan of each is made first: a program computes a block of the kernel's points,
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 import sympy
@@ -48,22 +48,28 @@ def to_triton(graph: Graph, target: str = "cuda", tunings: Mapping[str, Tuning] 
     types), ``device`` (of its arguments) and ``interpretable`` (False where libdevice is needed).
     """
     infos, out, needed = _kernels(graph, tunings)
+    text = module_text(f"Kernels of graph {graph.name}. Written by fuselens for {target}.", out.text(), needed)
+    offset = text.count("\n") - out.text().count("\n")
+    lines = tuple(type(l)(l.line + offset, l.spans) for l in out.lines())
+    return Source("triton", text, lines, tuple(infos))
+
+
+def module_text(title: str, functions: str, needed: Collection[str]) -> str:
+    """The text of a module with these functions, and those of ours that they need."""
     head = Writer("#", "    ")
-    head.put(f'"""Kernels of graph {graph.name}. Written by fuselens for {target}."""')
+    head.put(f'"""{title}"""')
     head.put()
     head.put("import triton")
     head.put("import triton.language as tl")
     if "libdevice" in needed:
         head.put("from triton.language.extra import libdevice")
-    wanted = needed | {n for f in needed for n in FUNCTION_NEEDS.get(f, ())}
-    wanted |= {n for n in ("floor_div", "floor_mod") if f"{n}(" in out.text()}  # of sizes and positions
+    wanted = {*needed, *(n for f in needed for n in FUNCTION_NEEDS.get(f, ()))}
+    wanted |= {n for n in ("floor_div", "floor_mod") if f"{n}(" in functions}  # of sizes and positions
     for name, text in FUNCTIONS.items():
         if name in wanted:
             head.put()
             head.put(text.strip())
-    offset = head.text().count("\n")
-    lines = tuple(type(l)(l.line + offset, l.spans) for l in out.lines())
-    return Source("triton", head.text() + out.text(), lines, tuple(infos))
+    return head.text() + functions
 
 
 def variants(graph: Graph) -> dict[str, tuple[Blocks, ...] | tuple[AttentionBlocks, ...]]:
