@@ -4,7 +4,8 @@
     python -m benchmarks.distributed --device cuda   two GPUs, NCCL
 
 Ways: ``ddp`` (the model in DistributedDataParallel, the whole compiled), ``fsdp`` (blocks compiled, then ``fully_shard``), ``tensor``
-(DTensors by columns and rows, the whole compiled). Each system trains in processes of its own, one after the other, ``--rounds``
+(DTensors by columns and rows, the whole compiled), ``averaged`` (a compiled model, and a compiled loop that averages its gradients
+one by one; ours with ``bucket_cap_mb``). Each system trains in processes of its own, one after the other, ``--rounds``
 times. The losses of all steps are compared with those of one eager process that has the whole batch. ``overlap`` is what DDP
 itself says of its last steps: the part of the communication during which the backward computed.
 """
@@ -25,7 +26,7 @@ from typing import Any
 
 from .harness import ROOT
 
-WAYS, SYSTEMS = ("ddp", "fsdp", "tensor"), ("eager", "peer", "own")
+WAYS, SYSTEMS = ("ddp", "fsdp", "tensor", "averaged"), ("eager", "peer", "own")
 LAYERS, HEADS, WIDTH, VOCABULARY, LENGTH, BATCH = 4, 4, 256, 4096, 64, 4
 WARM = 15  # steps that are not timed
 
@@ -71,6 +72,14 @@ def model() -> Any:
     return GPT2()
 
 
+def averaged(gradients: list[Any]) -> None:
+    import torch.distributed as dist
+
+    for gradient in gradients:
+        dist.all_reduce(gradient)
+        gradient /= dist.get_world_size()
+
+
 def train(way: str, system: str, rank: int, ranks: int, steps: int, device: str) -> dict[str, Any]:
     """In one of the processes. ``ranks`` is 1 for the reference."""
     import torch
@@ -84,13 +93,13 @@ def train(way: str, system: str, rank: int, ranks: int, steps: int, device: str)
         torch.cuda.set_device(place)
     else:
         torch.set_num_threads(1)
-    compile_one: Any = {"eager": lambda m: m, "peer": torch.compile, "own": None}[system]
+    compile_one: Any = {"eager": lambda m, **_: m, "peer": torch.compile, "own": None}[system]
     if compile_one is None:
         import fuselens
 
         compile_one = fuselens.compile
     net: Any = model().to(place)
-    wrapped = None
+    wrapped, average = None, None
     if ranks == 1:
         call = net
     elif way == "ddp":
@@ -102,6 +111,9 @@ def train(way: str, system: str, rank: int, ranks: int, steps: int, device: str)
             net.blocks[i] = compile_one(block)
             fully_shard(net.blocks[i], mesh=mesh)
         call = fully_shard(net, mesh=mesh)
+    elif way == "averaged":
+        options = {"options": {"bucket_cap_mb": 25}} if system == "own" else {}
+        call, average = compile_one(net), compile_one(averaged, **options)
     else:
         plan: Any = {name: ColwiseParallel() for name in ("q", "k", "v", "up")}
         for block in net.blocks:
@@ -118,6 +130,8 @@ def train(way: str, system: str, rank: int, ranks: int, steps: int, device: str)
         loss = call(mine)
         optimizer.zero_grad()
         loss.backward()
+        if average is not None:
+            average([p.grad for p in net.parameters()])
         optimizer.step()
         if device == "cuda":
             torch.cuda.synchronize()

@@ -45,6 +45,9 @@ class Config:
     fallback_random: bool = False  # draw exactly eager's numbers
     fast_math: bool = False  # on the CPU: sums in any order, approximate maths, no care for NaN, infinity and -0
     memory_budget: float = 1.0  # bytes kept for the backward, as a part of what the fastest choice keeps: 0 to 1
+    bucket_cap_mb: float = (
+        0.0  # MiB of small collectives that become one, if every rank runs the same compiled graphs; 0: none do
+    )
     cuda_graph_memory: float = 0.5  # part of a GPU's memory that its recorded calls may hold
     keep_freed_memory: bool = True  # in this process, instead of giving it back to the system after each step (glibc)
     build_limit: float = 300.0  # seconds after which a compiler that builds kernels is ended
@@ -102,6 +105,8 @@ class Config:
             raise ValueError(
                 f"cuda_graph_memory is {self.cuda_graph_memory}: give a part of the GPU's memory, from 0 to 1"
             )
+        if not 0.0 <= self.bucket_cap_mb < math.inf:
+            raise ValueError(f"bucket_cap_mb is {self.bucket_cap_mb}: give MiB, or 0 for no buckets")
         if self.cache_limit < 0:
             raise ValueError(f"cache_limit is {self.cache_limit}: give bytes, or 0 for no limit")
         if not 0.0 < self.build_limit <= _WEEK:

@@ -240,6 +240,34 @@ def of_a_ring(x: Tensor, w: Tensor) -> Tensor:
     return (own * (weight - both).exp() + others * (other_weight - both).exp()).square().sum()
 
 
+def averaged(x: Tensor) -> Any:
+    """What the tutorials do with gradients: one small collective after the other."""
+    found = [x * k for k in range(1, 5)]
+    for tensor in found:
+        dist.all_reduce(tensor)
+        tensor /= dist.get_world_size()
+    return found
+
+
+def of_three_kinds(x: Tensor) -> Any:
+    group = dist.group.WORLD
+    sums = [functional.all_reduce(x + k, "sum", group) for k in range(2)]
+    gathered = [functional.all_gather_tensor(x[:, k] * 3, 0, group) for k in range(2)]
+    scattered = [functional.reduce_scatter_tensor(x + k, "sum", 0, group) for k in range(3)]
+    return sums, gathered, scattered, sums[0] + sums[1]
+
+
+def that_need_each_other(x: Tensor) -> Any:
+    """Two buckets: the third needs what the first gives. What reads a result early is computed late."""
+    a = functional.all_reduce(x, "sum", dist.group.WORLD)
+    early = a.sin()
+    b = functional.all_reduce(x * 2, "sum", dist.group.WORLD)
+    c = functional.all_reduce(early + b, "sum", dist.group.WORLD)
+    d = functional.all_reduce(x.half(), "sum", dist.group.WORLD)
+    return a, early, b, c, d
+
+
+IN_BUCKETS = [averaged, of_three_kinds, that_need_each_other]
 GRADIENTS = [through_functional, beside_a_plain_one, of_a_ring]
 
 
@@ -330,13 +358,15 @@ def cases(rank: int) -> dict[str, Callable[[], dict[str, Any]]]:
     torch.manual_seed(0)
     base = Net()
 
-    def of_function(fn: Callable[[Tensor], Any]) -> Callable[[], dict[str, Any]]:
+    def of_function(fn: Callable[[Tensor], Any], **options: Any) -> Callable[[], dict[str, Any]]:
         def run() -> dict[str, Any]:
             given = torch.arange(8.0).view(4, 2) / 8 + rank
             mine, eagers = given.clone(), given.clone()
-            compiled = fuselens.compile(fn)
+            compiled = fuselens.compile(fn, options=options)
             agree = [same(fn(eagers), compiled(mine)) and same(eagers, mine) for _ in range(3)]
-            return {"agrees": all(agree), **report(compiled)}
+            found = compiled.__fuselens__.recorder.report
+            told = [d.subject for g in found.graphs for d in g.decisions if d.code == "FL419"]
+            return {"agrees": all(agree), **report(compiled), **({"buckets": told} if options else {})}
 
         return run
 
@@ -405,6 +435,7 @@ def cases(rank: int) -> dict[str, Callable[[], dict[str, Any]]]:
     return {
         **{fn.__name__: of_function(fn) for fn in FUNCTIONS},
         **{fn.__name__: of_function(fn) for fn in BETWEEN},
+        **{fn.__name__: of_function(fn, bucket_cap_mb=1.0) for fn in IN_BUCKETS},
         **{fn.__name__: of_gradients(fn) for fn in GRADIENTS},
         "pipeline": of_pipeline(ScheduleGPipe),
         "pipeline_in_turn": of_pipeline(Schedule1F1B),

@@ -31,6 +31,13 @@ def two(x: Tensor) -> Tensor:
     return y.sin()
 
 
+def buckets(x: Tensor) -> Tensor:
+    y, z = x * 2, x + 1
+    dist.all_reduce(y)
+    dist.all_reduce(z)
+    return y * z
+
+
 def scaled(x: Tensor, by: float) -> Tensor:
     return one(x) * by
 
@@ -42,6 +49,10 @@ def main() -> None:
     dist.init_process_group("gloo", rank=rank, world_size=2)
     odd = rank == 1
     call, x = fuselens.compile(two if odd and how == "another program" else one), torch.ones(4)
+    if how == "in buckets":
+        call = fuselens.compile(buckets, options={"bucket_cap_mb": 0 if odd else 1})
+    if how == "in buckets beside eager":
+        call = buckets if odd else fuselens.compile(buckets, options={"bucket_cap_mb": 1})
     start = time.monotonic()
     try:
         for step in range(6):

@@ -31,6 +31,19 @@ def test_ranks_that_differ(how: str, call: int, outcomes: Callable[[str], list[s
         assert "all_reduce(float32 [4], sum); all_reduce(float32 [2], max)" in found
 
 
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("in buckets", "2 × all_reduce in a bucket of 32 bytes"),
+        ("in buckets beside eager", "and rank 1 no compiled graph"),
+    ],
+)
+def test_ranks_of_which_one_has_buckets(how: str, why: str, outcomes: Callable[[str], list[str]]) -> None:
+    first, second = outcomes(how)
+    assert first.startswith("RanksError") and "FL930" in first and why in first, first
+    assert second != "gives", second
+
+
 def test_a_rank_that_is_killed(outcomes: Callable[[str], list[str]]) -> None:
     first, killed = outcomes("killed")
     assert first.startswith("RanksError") and "FL930" in first, first

@@ -45,6 +45,21 @@ def test_a_collective_is_in_the_graph(name: str, found: list[dict[str, Any]]) ->
         assert rank[name] == {"agrees": True, "graphs": 1, "fallbacks": 0, "breaks": [], "why": [], "parts": 0}
 
 
+@pytest.mark.parametrize(
+    ("name", "buckets"),
+    [
+        ("averaged", ["4 × all_reduce"]),
+        ("of_three_kinds", ["2 × all_reduce", "2 × all_gather_into_tensor", "3 × reduce_scatter_tensor"]),
+        ("that_need_each_other", ["2 × all_reduce"]),
+    ],
+)
+def test_small_collectives_are_in_buckets(name: str, buckets: list[str], found: list[dict[str, Any]]) -> None:
+    for rank in found:
+        assert "raised" not in rank[name], rank[name]["raised"]
+        told = rank[name]
+        assert told["agrees"] and told["buckets"] == buckets and told["graphs"] == 1 and told["fallbacks"] == 0, told
+
+
 @pytest.mark.parametrize("name", [fn.__name__ for fn in cases.BETWEEN])
 def test_a_call_between_two_graphs(name: str, found: list[dict[str, Any]]) -> None:
     for rank in found:

@@ -39,7 +39,7 @@ _HEARD = report.PREVENTING | {"FL916", "FL917", "FL918", "FL926"}
 # What may change a graph before it is lowered, in its order.
 REWRITES = (
     "fold", "layout", "simplify", "flash attention", "own attention", "half products", "libraries", "packed convolutions",
-    "padded products",
+    "padded products", "buckets",
 )  # fmt: skip
 
 

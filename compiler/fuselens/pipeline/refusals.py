@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -110,21 +110,28 @@ def alike_on_ranks(call: Call, run: Run) -> Call:
             told.setdefault(str(group), []).append(ranks.told(name, of, *rest))
     if not told:
         return call
-    abouts = {group: "; ".join(texts) for group, texts in told.items()}
     new = [True]
 
     def error(why: object) -> RanksError:
         return RanksError(make("FL930", run.captured.span, what=run.captured.frame, why=why))
 
+    @functools.cache
+    def abouts() -> dict[str, tuple[str, bool]]:
+        """What the graph does on each group, when it is compiled, and whether that is in buckets."""
+        buckets = {} if run.graph.fallback else _buckets(run.graph.decisions)
+        return {
+            group: ("; ".join((*texts, *buckets.get(group, ()))), group in buckets) for group, texts in told.items()
+        }
+
     def communicate(inputs: tuple[Any, ...]) -> Any:
         others = ranks.ranks()
         try:
             if others is not None:
-                for group, about in abouts.items():
+                for group, (text, in_buckets) in abouts().items():
                     if new[0]:
-                        others.agree(group, torch_private.ranks_of(group), about)
+                        others.agree(group, torch_private.ranks_of(group), text, in_buckets)
                     else:
-                        others.started(group, about)
+                        others.started(group, text)
             new[0] = False
             return call(inputs)
         except ranks.RanksDiffer as differ:
@@ -135,6 +142,16 @@ def alike_on_ranks(call: Call, run: Run) -> Call:
             raise error(ranks.why_failed(others) or str(failure).splitlines()[0]) from failure
 
     return communicate
+
+
+def _buckets(decisions: Iterable[report.Decision]) -> dict[str, list[str]]:
+    """By group, which buckets a graph has: ranks have to do alike."""
+    found: dict[str, list[str]] = {}
+    for decision in decisions:
+        if decision.code == "FL419":
+            text = f"{decision.subject} in a bucket of {decision.data['bytes']} bytes"
+            found.setdefault(decision.data["group"], []).append(text)
+    return found
 
 
 def as_captured(module: fx.GraphModule) -> Call:

@@ -27,6 +27,7 @@ from ..lowering.lower import lower
 from ..lowering.operators.products import form
 from ..record.report import Decision, Line
 from ..rewrite.alignment import pad_products
+from ..rewrite.buckets import bucket_collectives
 from ..rewrite.constants import Constants
 from ..rewrite.convolutions import pack
 from ..rewrite.flash_attention import call_flash_attention
@@ -121,9 +122,14 @@ def _simplified(work: Work) -> Work:
     does = work.run.rewrites
     collectives.settle(work.module.graph)
     module = simplify(work.module) if does("simplify") else work.module
+    most = int(work.run.config.bucket_cap_mb * 2**20)
+    joins = most > 0 and work.run.phase == "forward" and does("buckets")
+    buckets = bucket_collectives(module, most, lambda target: target in collectives.OWN) if joins else []
     if work.absent:
-        return work.and_decided(call_own_attention(module, "cuda"), module=module)  # the CPU's libraries do not matter
-    decisions = call_flash_attention(module) if does("flash attention") else []
+        return work.and_decided(
+            [*buckets, *call_own_attention(module, "cuda")], module=module
+        )  # the CPU's libraries do not matter
+    decisions = [*buckets, *(call_flash_attention(module) if does("flash attention") else ())]
     decisions += call_own_attention(module) if does("own attention") else []
     libraries, constants = Libraries(work.run.config), Constants(module, work.constants)
     with torch_private.autocast_off():

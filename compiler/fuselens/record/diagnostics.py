@@ -396,6 +396,14 @@ TABLE: dict[str, Entry] = {
             "Move what does not need the result before the line that reads it.",
             severity="information",
         ),
+        _e(
+            "FL419",
+            "collectives in a bucket",
+            "{what}: {why}",
+            "With `bucket_cap_mb` (an option: MiB), collectives of one kind, type and group that do not need each other's results become "
+            "one. Sums may be rounded in another order. Every rank has to run the same compiled graph.",
+            severity="information",
+        ),
         # --- FL5xx: CUDA graphs -------------------------------------------------------------------------------
         _e(
             "FL501",

@@ -67,15 +67,20 @@ class Ranks:
         found = self._groups[group]
         found.started, found.about = found.started + 1, about
 
-    def agree(self, group: str, ranks: Iterable[int], about: str) -> None:
-        """A new graph is about to communicate on a group. Raises RanksDiffer."""
+    def agree(self, group: str, ranks: Iterable[int], about: str, compiled: bool) -> None:
+        """A new graph is about to communicate on a group; ``compiled``: in a way that only ranks do which compile it, too. Raises
+        RanksDiffer."""
         found = self._groups.setdefault(group, _Group(tuple(ranks)))
         self.started(group, about)
         self._tell()
         heard: dict[int, tuple[int, float]] = {}
         for rank in found.ranks:
             until = time.monotonic() + _PATIENCE
-            while rank != self._rank and not self._alike(group, rank, found, heard) and time.monotonic() < until:
+            while rank != self._rank and not self._alike(group, rank, found, heard):
+                if time.monotonic() > until:
+                    if compiled:
+                        raise self._fail(difference(self._rank, about, rank, "no compiled graph"))
+                    break
                 time.sleep(0.02)
 
     def _alike(self, group: str, rank: int, mine: _Group, heard: dict[int, tuple[int, float]]) -> bool:
