@@ -48,6 +48,9 @@ class Config:
     bucket_cap_mb: float = (
         0.0  # MiB of small collectives that become one, if every rank runs the same compiled graphs; 0: none do
     )
+    measure_overlap: bool = (
+        False  # whether FL418 tells how long collectives took, and how much of it computing has hidden
+    )
     cuda_graph_memory: float = 0.5  # part of a GPU's memory that its recorded calls may hold
     keep_freed_memory: bool = True  # in this process, instead of giving it back to the system after each step (glibc)
     build_limit: float = 300.0  # seconds after which a compiler that builds kernels is ended
@@ -174,6 +177,8 @@ def from_environment(environ: Mapping[str, str] | None = None, **changes: Any) -
         values["cpu_isa"] = env["FUSELENS_CPU_ISA"]
     if env.get("FUSELENS_STRICT"):
         values["strict"] = env["FUSELENS_STRICT"] != "0"
+    if env.get("FUSELENS_MEASURE_OVERLAP"):
+        values["measure_overlap"] = env["FUSELENS_MEASURE_OVERLAP"] != "0"
     if env.get("FUSELENS_KEEP_SIZES"):
         values["keep_sizes"] = env["FUSELENS_KEEP_SIZES"] != "0"
     if env.get("FUSELENS_LIVE"):
@@ -290,7 +295,7 @@ _APART = frozenset({
     "fullgraph", "dynamic", "symbolic_module_integers", "capture_scalar_outputs", "capture_dynamic_output_shape_ops",
     "recompile_limit", "accumulated_recompile_limit", "error_on_recompile", "keep_sizes", "guard_costs", "cuda_graph_memory",
     "keep_freed_memory", "build", "build_limit", "explore", "weightless", "execution", "preview", "as_mode",
-    "ranks", "mesh", "ranks_per_host", "host_link", "network_link",
+    "ranks", "mesh", "measure_overlap",
     "cache_dir", "cache_limit", "remote_cache", "remote_cache_secret", "print_after", "dump", "strict", "live",
     "assembly", "triton_variables", "debug_symbols",
 })  # fmt: skip

@@ -267,6 +267,12 @@ def that_need_each_other(x: Tensor) -> Any:
     return a, early, b, c, d
 
 
+def beside_a_product(x: Tensor) -> Tensor:
+    total = functional.all_reduce(x, "sum", dist.group.WORLD)
+    other = (x @ x.t()).softmax(-1) @ x
+    return total + other
+
+
 IN_BUCKETS = [averaged, of_three_kinds, that_need_each_other]
 GRADIENTS = [through_functional, beside_a_plain_one, of_a_ring]
 
@@ -431,12 +437,21 @@ def cases(rank: int) -> dict[str, Callable[[], dict[str, Any]]]:
 
         return run
 
+    def measured() -> dict[str, Any]:
+        given = torch.arange(8.0).view(4, 2) / 8 + rank
+        compiled = fuselens.compile(beside_a_product, options={"measure_overlap": True})
+        agree = [same(beside_a_product(given), compiled(given)) for _ in range(6)]
+        (graph,) = compiled.__fuselens__.recorder.report.graphs
+        (told,) = [d for d in graph.decisions if d.code == "FL418"]
+        return {"agrees": all(agree), "told": told.reason, **told.data}
+
     small = {"bucket_cap_mb": 0.004}
     return {
         **{fn.__name__: of_function(fn) for fn in FUNCTIONS},
         **{fn.__name__: of_function(fn) for fn in BETWEEN},
         **{fn.__name__: of_function(fn, bucket_cap_mb=1.0) for fn in IN_BUCKETS},
         **{fn.__name__: of_gradients(fn) for fn in GRADIENTS},
+        "measured": measured,
         "pipeline": of_pipeline(ScheduleGPipe),
         "pipeline_in_turn": of_pipeline(Schedule1F1B),
         "ddp_of_compiled": of_model(in_ddp, lambda m: in_ddp(fuselens.compile(m)), rank),

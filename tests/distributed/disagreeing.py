@@ -13,6 +13,7 @@ import warnings
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch import Tensor
 
 import fuselens
@@ -38,6 +39,11 @@ def buckets(x: Tensor) -> Tensor:
     return y * z
 
 
+def functional_two(x: Tensor) -> Tensor:
+    y = functional.all_reduce(x * 2, "sum", dist.group.WORLD)
+    return y + functional.all_reduce(x[:2].clone(), "max", dist.group.WORLD).sum()
+
+
 def scaled(x: Tensor, by: float) -> Tensor:
     return one(x) * by
 
@@ -49,6 +55,8 @@ def main() -> None:
     dist.init_process_group("gloo", rank=rank, world_size=2)
     odd = rank == 1
     call, x = fuselens.compile(two if odd and how == "another program" else one), torch.ones(4)
+    if how == "functional ones":
+        call = fuselens.compile(functional_two if odd else one)
     if how == "in buckets":
         call = fuselens.compile(buckets, options={"bucket_cap_mb": 0 if odd else 1})
     if how == "in buckets beside eager":

@@ -23,7 +23,7 @@ def test_ranks_that_agree(how: str, outcomes: Callable[[str], list[str]]) -> Non
     assert outcomes(how) == ["gives", "gives"]
 
 
-@pytest.mark.parametrize(("how", "call"), [("another program", 1), ("another later", 4)])
+@pytest.mark.parametrize(("how", "call"), [("another program", 1), ("another later", 4), ("functional ones", 1)])
 def test_ranks_that_differ(how: str, call: int, outcomes: Callable[[str], list[str]]) -> None:
     for found in outcomes(how):
         assert found.startswith("RanksError"), found

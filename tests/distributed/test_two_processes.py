@@ -60,6 +60,14 @@ def test_small_collectives_are_in_buckets(name: str, buckets: list[str], found: 
         assert told["agrees"] and told["buckets"] == buckets and told["graphs"] == 1 and told["fallbacks"] == 0, told
 
 
+def test_overlap_is_measured(found: list[dict[str, Any]]) -> None:
+    for rank in found:
+        told = rank["measured"]
+        assert told["agrees"] and told["phase"] == "forward", told
+        assert 0 <= told["waited_seconds"] <= told["measured_seconds"] < 10, told
+        assert "run meanwhile; measured " in told["told"] and "of it waited for" in told["told"], told
+
+
 @pytest.mark.parametrize("name", [fn.__name__ for fn in cases.BETWEEN])
 def test_a_call_between_two_graphs(name: str, found: list[dict[str, Any]]) -> None:
     for rank in found:

@@ -8,7 +8,9 @@ result of the one ``after`` which they communicate, so that all ranks do so in o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -25,14 +27,73 @@ def _group(name: Any) -> Any:
     return name if isinstance(name, str) else name.group_name
 
 
+class _Meter:
+    """When collectives start, and are waited for: on a GPU its queue of work says so, elsewhere the clock."""
+
+    def __init__(self) -> None:
+        self._started: dict[int, Any] = {}
+        self._found: list[tuple[Any, Any, Any]] = []
+
+    def starts(self, result: Tensor, start: Any) -> None:
+        self._started[result.data_ptr()] = start
+
+    def ends(self, result: Tensor, asked: Any) -> None:
+        self._found.append((self._started.pop(result.data_ptr(), asked), asked, _now(result)))
+
+    def seconds(self) -> list[tuple[float, float]]:
+        """In the order of the waits: from start to end of each, and how much of that nothing was computed."""
+        return [(_between(start, end), _between(asked, end)) for start, asked, end in self._found]
+
+
+_meters: list[_Meter] = []
+
+
+def _meter_of(tensor: Tensor) -> _Meter | None:
+    """Who asks for times now: nobody while calls are recorded."""
+    if not _meters or (tensor.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return None
+    return _meters[-1]
+
+
+def _now(like: Tensor) -> Any:
+    if not like.is_cuda:
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def _between(start: Any, end: Any) -> float:
+    if isinstance(start, float):
+        return end - start
+    end.synchronize()
+    return start.elapsed_time(end) / 1000
+
+
+@contextlib.contextmanager
+def metered() -> Iterator[Callable[[], list[tuple[float, float]]]]:
+    """The collectives of graphs that run inside are timed. Gives what returns :meth:`_Meter.seconds`."""
+    meter = _Meter()
+    _meters.append(meter)
+    try:
+        yield meter.seconds
+    finally:
+        _meters.remove(meter)
+
+
 def _define(name: str, parameters: str, meta: Callable[..., Tensor]) -> None:
     """``fuselens::name``, which is ``_c10d_functional::name`` and the wait for it, and ``fuselens::start_name`` without the wait."""
 
     def start(*given: Any) -> Tensor:
-        return torch_private.collective(name)(*given[:-1])
+        meter = _meter_of(given[0])
+        before = None if meter is None else _now(given[0])
+        result = torch_private.collective(name)(*given[:-1])
+        if meter is not None:
+            meter.starts(result, before)
+        return result
 
     def run(*given: Any) -> Tensor:
-        return torch_private.collective("wait_tensor")(start(*given))
+        return _waited(start(*given))
 
     for called, does in ((name, run), (f"start_{name}", start)):
         _library.define(f"{called}(Tensor input, {parameters}, str group, Tensor? after) -> Tensor")
@@ -40,6 +101,15 @@ def _define(name: str, parameters: str, meta: Callable[..., Tensor]) -> None:
         _library.impl(called, meta, "Meta")
     _own[name] = getattr(torch.ops.fuselens, name).default
     has_side_effect(_own[name])  # the other ranks take part in it
+
+
+def _waited(result: Tensor) -> Tensor:
+    meter = _meter_of(result)
+    asked = None if meter is None else _now(result)
+    result = torch_private.collective("wait_tensor")(result)
+    if meter is not None:
+        meter.ends(result, asked)
+    return result
 
 
 def _like(x: Tensor, *_: Any) -> Tensor:
@@ -65,7 +135,7 @@ OWN = frozenset(_own.values())
 
 
 def _finish(result: Tensor, *_: Any) -> None:
-    torch_private.collective("wait_tensor")(result)
+    _waited(result)
 
 
 _library.define("finish(Tensor(a!) result, Tensor input) -> ()")

@@ -31,6 +31,7 @@ from ..schedule.structure import operations
 from . import gpu, programs
 from .effects import with_effects
 from .graph_cache import Entry, GraphCache, Program
+from .overlap import predicted
 from .recorder import Run
 from .refusals import Ready, or_else
 from .stages import LOOPS, SIMPLIFY, Work, python_numbers, through
@@ -195,7 +196,7 @@ def _program(shown: Work, ran: Work) -> Program:
         for node, count in zip(shown.ordered.nodes, live_bytes(shown.ordered), strict=True)
     ]
     written = [i for i, name in enumerate(ran.loops.inputs) if name in ran.loops.writes]
-    decisions = [*shown.decisions, *shown.ordered.decisions]
+    decisions = [*shown.decisions, *predicted(shown.ordered, run, shown.target == "cuda")]
     operators = [e.target for e in shown.ordered.externs() if not launches(e)]
     return Program(
         here.name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -19,6 +20,7 @@ from ..record.diagnostics import as_line, make, raised
 from ..record.notices import FuselensWarning
 from ..runtime import ranks
 from ..torch_private import names as torch_names
+from .overlap import Measured
 from .recorder import Run
 
 if TYPE_CHECKING:
@@ -111,6 +113,7 @@ def alike_on_ranks(call: Call, run: Run) -> Call:
     if not told:
         return call
     new = [True]
+    measured = Measured(run.graph) if run.config.measure_overlap else None
 
     def error(why: object) -> RanksError:
         return RanksError(make("FL930", run.captured.span, what=run.captured.frame, why=why))
@@ -133,7 +136,8 @@ def alike_on_ranks(call: Call, run: Run) -> Call:
                     else:
                         others.started(group, text)
             new[0] = False
-            return call(inputs)
+            with nullcontext() if measured is None else measured.call():
+                return call(inputs)
         except ranks.RanksDiffer as differ:
             raise error(differ) from None
         except RuntimeError as failure:

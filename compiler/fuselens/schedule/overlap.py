@@ -95,19 +95,24 @@ def is_worth(peak: int, without: int) -> bool:
 
 def told(nodes: Iterable[Node], sizes: Mapping[str, int]) -> list[Decision]:
     """FL418 for each collective: what runs while it is under way. ``sizes`` are bytes of buffers."""
-    found: list[Decision] = []
+    return [_told(collective, others, sizes) for collective, others in meanwhile(nodes)]
+
+
+def meanwhile(nodes: Iterable[Node]) -> list[tuple[Extern, list[Node]]]:
+    """Collectives in the order in which they are waited for, with what runs while each is under way."""
+    found: list[tuple[Extern, list[Node]]] = []
     under_way: dict[str, tuple[Extern, list[Node]]] = {}
     for node in nodes:
         if finishes(node):
-            found.append(_told(*under_way.pop(node.mutates[0]), sizes))  # type: ignore[union-attr]
+            found.append(under_way.pop(node.mutates[0]))  # type: ignore[union-attr]
         elif starts(node):
             if node.target in _WHOLE:  # type: ignore[union-attr]
                 under_way[node.outputs[0]] = node, []  # type: ignore[union-attr,assignment]
             else:
-                found.append(_told(node, [], sizes))  # type: ignore[arg-type]
+                found.append((node, []))  # type: ignore[arg-type]
         else:
-            for _, meanwhile in under_way.values():
-                meanwhile.append(node)
+            for _, others in under_way.values():
+                others.append(node)
     return found
 
 

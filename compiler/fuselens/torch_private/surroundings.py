@@ -364,7 +364,8 @@ def collective(name: str) -> Any:
 
 def is_collective(target: Any) -> bool:
     """Whether an operator communicates with other ranks, or waits for that."""
-    return isinstance(target, private.OpOverload) and target.namespace == "_c10d_functional"
+    packet = target.overloadpacket if isinstance(target, private.OpOverload) else target
+    return isinstance(packet, private.OpOverloadPacket) and packet._qualified_op_name.startswith("_c10d_functional")
 
 
 def default_group() -> Callable[[], Any]:
