@@ -101,6 +101,8 @@ def test_as_triton_compiles_it(name: str) -> None:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    if name == "block" and tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 9):
+        pytest.skip("this Triton has no block pointers any more")
     kernel, signature, constants, expected = CASES[name]
     names = list(kernel.arg_names)
     types = {n: signature.get(n, "constexpr") for n in names}
