@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..config import Config
@@ -121,9 +121,11 @@ def _wheel() -> tuple[tuple[str, ...], ...]:
 def _compiler_for(triple: str) -> Compiler:
     """The wheel's compiler, for another system. Raises :class:`NoCompiler`."""
     for command in _wheel():
-        found = _identify((*command, "-target", triple), _file(_wheels_compiler()))
+        found = _identify(
+            command, _file(_wheels_compiler())
+        )  # asked with a target, it leaves an object file where it runs
         if found is not None:
-            return found
+            return replace(found, command=(*command, "-target", triple))
     raise NoCompiler(("the package ziglang",))
 
 
