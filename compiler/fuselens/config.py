@@ -45,12 +45,8 @@ class Config:
     fallback_random: bool = False  # draw exactly eager's numbers
     fast_math: bool = False  # on the CPU: sums in any order, approximate maths, no care for NaN, infinity and -0
     memory_budget: float = 1.0  # bytes kept for the backward, as a part of what the fastest choice keeps: 0 to 1
-    bucket_cap_mb: float = (
-        0.0  # MiB of small collectives that become one, if every rank runs the same compiled graphs; 0: none do
-    )
-    measure_overlap: bool = (
-        False  # whether FL418 tells how long collectives took, and how much of it computing has hidden
-    )
+    bucket_cap_mb: float = 0.0  # MiB of small collectives that become one, 0: none; every rank runs the same graphs
+    measure_overlap: bool = False  # whether FL418 tells how long collectives took, and were waited for
     cuda_graph_memory: float = 0.5  # part of a GPU's memory that its recorded calls may hold
     keep_freed_memory: bool = True  # in this process, instead of giving it back to the system after each step (glibc)
     build_limit: float = 300.0  # seconds after which a compiler that builds kernels is ended

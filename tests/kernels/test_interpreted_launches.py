@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 from functools import cache
 from pathlib import Path
 
@@ -59,23 +60,20 @@ def test_the_cache_tells_kernels_apart(tmp_path: Path) -> None:
         assert ("graph 0: graph found" in log) == found, log
 
 
-def test_the_guides_other_example(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("example", "section", "indents"),
+    [
+        ("user_kernels", "## Kernels of your own", [""]),
+        ("triton_functions", "## Functions for kernels", ["", "    "]),
+    ],
+)
+def test_a_guides_example(example: str, section: str, indents: list[str], tmp_path: Path) -> None:
+    """It runs, and has what the guide shows: its first blocks, in functions or not."""
     environment = {**os.environ, "TRITON_INTERPRET": "1", "FUSELENS_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "examples/triton_functions.py"]
+    command = [sys.executable, f"examples/{example}.py"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False, env=environment)
     assert done.stdout == "as eager\n", done.stderr
-    program = (ROOT / "examples/triton_functions.py").read_text()
-    shown = (ROOT / "docs/guides/gpu.md").read_text().partition("## Functions for kernels")[2].split("```python\n")[1:3]
-    for text in shown:
-        lines = [line.strip() for line in text.partition("```")[0].splitlines()]
-        assert "\n".join(lines).strip() in "\n".join(line.strip() for line in program.splitlines())
-
-
-def test_the_guides_example(tmp_path: Path) -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "FUSELENS_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "examples/user_kernels.py"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False, env=environment)
-    assert done.stdout == "as eager\n", done.stderr
-    program = (ROOT / "examples/user_kernels.py").read_text()
-    shown = (ROOT / "docs/guides/gpu.md").read_text().partition("## Kernels of your own")[2].partition("```python\n")[2]
-    assert shown.partition("```")[0].strip() in program
+    program = (ROOT / f"examples/{example}.py").read_text()
+    _, *blocks = (ROOT / "docs/guides/gpu.md").read_text().partition(section)[2].split("```python\n")
+    for block, indent in zip(blocks, indents, strict=False):
+        assert textwrap.indent(block.partition("```")[0].strip(), indent) in program

@@ -40,7 +40,7 @@ def check(fn: Any, *inputs: Tensor, most: int = 1 << 20) -> tuple[list[str], lis
     """The collectives of the rewritten graph, and what is told of buckets."""
     module = make_fx(fn, tracing_mode="fake")(*inputs)
     expected = OnThree(module).run(*inputs)
-    decisions = bucket_collectives(module, most, OWN.__contains__)
+    decisions = bucket_collectives(module, most)
     module.graph.lint()
     torch.testing.assert_close(OnThree(module).run(*inputs), expected)
     before: Any = None
@@ -101,7 +101,7 @@ def test_random_numbers_stay_where_they_are_drawn() -> None:
         return noise, torch.rand(4), a, b
 
     module = make_fx(fn, tracing_mode="fake")(torch.randn(4))
-    assert bucket_collectives(module, 1 << 20, OWN.__contains__) == []
+    assert bucket_collectives(module, 1 << 20) == []
 
 
 KINDS = {

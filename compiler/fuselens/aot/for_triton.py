@@ -21,7 +21,7 @@ from ..codegen.triton.point_function import point_function
 from ..codegen.triton.scalar_ops import FUNCTIONS
 from ..ir.contracts.source import Unsupported
 from ..ir.dtypes import DTYPES
-from ..ir.loops import Graph
+from ..ir.loops import Buffer, Graph
 from ..lowering.lower import lower
 from ..record.diagnostics import make
 from ..rewrite.simplify import simplify
@@ -142,7 +142,7 @@ class TritonKernel:
             made[name] = tensor
         for output in self._graph.outputs:
             buffer = self._graph.buffers[self._graph.buffers[output].owner]
-            size, stride = (tuple(_number(n, values) for n in ns) for ns in (buffer.sizes, buffer.strides))
+            size, stride = _layout(buffer, values)
             made.setdefault(
                 buffer.name, torch.empty_strided(size, stride, dtype=DTYPES[buffer.dtype], device=inputs[0].device)
             )
@@ -152,13 +152,13 @@ class TritonKernel:
 
     def _require(self, name: str, parameter: str, tensor: torch.Tensor, values: Mapping[str, int]) -> None:
         buffer = self._graph.buffers[name]
-        shape, strides = ([_number(n, values) for n in ns] for ns in (buffer.sizes, buffer.strides))
-        found = (
-            tensor.dtype,
-            list(tensor.shape),
-            [s for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n > 1],
+        wanted, found = (
+            (dtype, list(shape), [s for s, n in zip(strides, shape, strict=True) if n > 1])
+            for dtype, shape, strides in (
+                (DTYPES[buffer.dtype], *_layout(buffer, values)),
+                (tensor.dtype, tensor.shape, tensor.stride()),
+            )
         )
-        wanted = DTYPES[buffer.dtype], shape, [s for s, n in zip(strides, shape, strict=True) if n > 1]
         if found != wanted:
             shown = [f"{str(d).removeprefix('torch.')}{s} with strides {t}" for d, s, t in (wanted, found)]
             raise _refuse(self.name, f"{parameter} is to be {shown[0]}, and is {shown[1]}")
@@ -168,8 +168,7 @@ class TritonKernel:
         whole = made[buffer.owner]
         if buffer.name == buffer.owner:
             return whole
-        size, stride = (tuple(_number(n, values) for n in ns) for ns in (buffer.sizes, buffer.strides))
-        return whole.as_strided(size, stride, _number(buffer.offset, values))
+        return whole.as_strided(*_layout(buffer, values), _number(buffer.offset, values))
 
     def __repr__(self) -> str:
         return f"<fuselens.TritonKernel {self.name}({', '.join((*(a.name for a in self.arguments), *self.sizes))})>"
@@ -177,6 +176,11 @@ class TritonKernel:
 
 def _number(expression: Any, values: Mapping[str, int]) -> int:
     return int(expression.subs({s: values[s.name] for s in expression.free_symbols}))
+
+
+def _layout(buffer: Buffer, values: Mapping[str, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Sizes and strides, where sizes have these values."""
+    return tuple(_number(n, values) for n in buffer.sizes), tuple(_number(n, values) for n in buffer.strides)
 
 
 def kernel(fn: Callable[..., Any], examples: Sequence[torch.Tensor], dynamic: bool) -> TritonKernel:

@@ -16,6 +16,11 @@ def bytes_moved(kernel: Kernel, graph: Graph) -> tuple[Expr, Expr]:
     return _bytes(kernel, graph, "load"), _bytes(kernel, graph, "store")
 
 
+def seconds_to_move(kernel: Kernel, graph: Graph) -> float:
+    """How long a kernel takes on the graph's card, if its bytes are its time."""
+    return sum(graph.hint(n) for n in bytes_moved(kernel, graph)) / graph.card.bandwidth
+
+
 def _bytes(kernel: Kernel, graph: Graph, kind: str) -> Expr:
     most: dict[str, Expr] = {}
     seen: set[tuple[str, Expr]] = set()

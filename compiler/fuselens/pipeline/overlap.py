@@ -63,13 +63,13 @@ def _bytes(graph: loops.Graph, name: str) -> int:
 
 def _seconds(node: loops.Node, graph: loops.Graph) -> float:
     """How long a kernel or a call takes on the graph's card: by its bytes, and a product by its operations where they take longer."""
-    from ..codegen.traffic import bytes_moved
+    from ..codegen.traffic import seconds_to_move
     from ..ir.card import OPERATIONS
     from ..ir.loops import ITEMSIZE, Extern, Kernel, extern_reads
 
     card = graph.card
     if isinstance(node, Kernel):
-        return sum(graph.hint(n) for n in bytes_moved(node, graph)) / card.bandwidth
+        return seconds_to_move(node, graph)
     if not isinstance(node, Extern):
         return 0.0
     read = [name for name in extern_reads(node) if name]
@@ -87,7 +87,6 @@ class Measured:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._calls: list[list[tuple[float, float]]] = []
-        self._left = _CALLS + _FIRST
         self._plain: dict[int, Decision] = {}
 
     @contextlib.contextmanager
@@ -95,10 +94,9 @@ class Measured:
         """Around a call. On a GPU it waits for the collectives."""
         from ..ir import collectives
 
-        if self._left <= 0:
+        if len(self._calls) == _FIRST + _CALLS:
             yield
             return
-        self._left -= 1
         with collectives.metered() as seconds:
             yield
         self._calls.append(seconds())

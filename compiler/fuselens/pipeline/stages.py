@@ -124,11 +124,10 @@ def _simplified(work: Work) -> Work:
     module = simplify(work.module) if does("simplify") else work.module
     most = int(work.run.config.bucket_cap_mb * 2**20)
     joins = most > 0 and work.run.phase == "forward" and does("buckets")
-    buckets = bucket_collectives(module, most, lambda target: target in collectives.OWN) if joins else []
+    buckets = bucket_collectives(module, most) if joins else []
     if work.absent:
-        return work.and_decided(
-            [*buckets, *call_own_attention(module, "cuda")], module=module
-        )  # the CPU's libraries do not matter
+        # the CPU's libraries do not matter
+        return work.and_decided([*buckets, *call_own_attention(module, "cuda")], module=module)
     decisions = [*buckets, *(call_flash_attention(module) if does("flash attention") else ())]
     decisions += call_own_attention(module) if does("own attention") else []
     libraries, constants = Libraries(work.run.config), Constants(module, work.constants)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import torch_private
 from ..codegen.generate import generate
-from ..codegen.traffic import bytes_moved
+from ..codegen.traffic import bytes_moved, seconds_to_move
 from ..codegen.triton.choices.product_plan import DESCRIPTORS, descriptors_of
 from ..codegen.triton.choices.tiles import ENDS, Shape, Tiles, predicted, tiles
 from ..codegen.triton.kernels import variants
@@ -336,14 +336,10 @@ def _expected(graph: Graph, site: Site, option: Option) -> float:
     moving = sum(graph.hint(graph.buffers[name].numel()) for name in owners) * width / card.bandwidth
     vendors = max(computing, moving) + ENDS
     (joined,) = option.choice.kernels
-    ours = max(option.seconds, _seconds_to_move(graph, joined))
-    return ours / (vendors + KERNEL_SECONDS + _seconds_to_move(graph, site.reader))
+    ours = max(option.seconds, seconds_to_move(joined, graph))
+    return ours / (vendors + KERNEL_SECONDS + seconds_to_move(site.reader, graph))
 
 
 def _full(columns: int) -> int:
     """What the vendor's tiles compute of so many columns."""
     return -(-columns // VENDORS_COLUMNS) * VENDORS_COLUMNS
-
-
-def _seconds_to_move(graph: Graph, kernel: Kernel) -> float:
-    return sum(graph.hint(n) for n in bytes_moved(kernel, graph)) / graph.card.bandwidth

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from fuselens.ir.collectives import OWN
 from fuselens.ir.dtypes import short_name
 from fuselens.record.report import Decision
 
@@ -24,18 +25,16 @@ from .find_attention import Maker
 aten = torch.ops.aten
 
 
-Rows = Callable[[Sequence[Any]], int]
-_ONE: Rows = lambda args: 1  # noqa: E731
+def _one(_: Sequence[Any]) -> int:
+    return 1
 
 
-def _rows() -> dict[Any, tuple[Rows, Rows]]:
-    """By collective, how many rows its operand has, one for each rank that it is for, and how many its result."""
-    own = torch.ops.fuselens
-    return {
-        own.all_reduce.default: (_ONE, _ONE),
-        own.all_gather_into_tensor.default: (_ONE, lambda args: args[1]),
-        own.reduce_scatter_tensor.default: (lambda args: args[2], _ONE),
-    }
+_ROWS: dict[Any, tuple[Callable[[Sequence[Any]], int], Callable[[Sequence[Any]], int]]] = {
+    torch.ops.fuselens.all_reduce.default: (_one, _one),
+    torch.ops.fuselens.all_gather_into_tensor.default: (_one, lambda args: args[1]),
+    torch.ops.fuselens.reduce_scatter_tensor.default: (lambda args: args[2], _one),
+}
+"""By collective, how many rows its operand has, one for each rank that it is for, and how many its result."""
 
 
 @dataclass
@@ -56,25 +55,24 @@ class _Bucket:
         self.late.add(node)
 
 
-def bucket_collectives(module: fx.GraphModule, most: int, communicates: Callable[[Any], bool]) -> list[Decision]:
+def bucket_collectives(module: fx.GraphModule, most: int) -> list[Decision]:
     """Rewrites collectives of a functional graph in place: those that follow each other, are alike and do not need each other's
-    results are one, if their operands take ``most`` bytes together. ``communicates`` tells which operators are collectives.
-    FL419 tells of each bucket."""
-    several = [b for b in _buckets(module.graph, most, communicates) if len(b.nodes) > 1]
+    results are one, if their operands take ``most`` bytes together. FL419 tells of each bucket."""
+    several = [b for b in _buckets(module.graph, most) if len(b.nodes) > 1]
     for bucket in several:
-        _join(bucket, communicates)
+        _join(bucket)
     if several:
         _sort(module.graph)
         module.graph.eliminate_dead_code()
     return [_told(bucket) for bucket in several]
 
 
-def _buckets(graph: fx.Graph, most: int, communicates: Callable[[Any], bool]) -> list[_Bucket]:
+def _buckets(graph: fx.Graph, most: int) -> list[_Bucket]:
     found: list[_Bucket] = []
-    kinds, now = _rows(), None
+    now: _Bucket | None = None
     for node in graph.nodes:
-        if node.op == "call_function" and communicates(node.target):
-            key = _key(node, kinds)
+        if node.target in OWN:
+            key = _key(node)
             size = 0 if key is None else _value(node).numel() * _value(node).element_size()
             if now is None or key is None or not now.takes(node, key, size, most):
                 now = None if key is None or size > most else _Bucket(key, [], 0)
@@ -92,9 +90,9 @@ def _value(node: fx.Node) -> torch.Tensor:
     return node.args[0].meta["val"]  # type: ignore[union-attr]
 
 
-def _key(node: fx.Node, kinds: Collection[Any]) -> tuple[Any, ...] | None:
+def _key(node: fx.Node) -> tuple[Any, ...] | None:
     """What is the same of collectives that can be one; None for one that cannot."""
-    if node.target not in kinds or not all(type(n) is int for n in _value(node).shape) or not _value(node).numel():
+    if node.target not in _ROWS or not all(type(n) is int for n in _value(node).shape) or not _value(node).numel():
         return None
     return node.target, _value(node).dtype, _value(node).device, node.args[1:-1]
 
@@ -105,9 +103,9 @@ def _has_place(node: fx.Node) -> bool:
     return node.op != "output" and (draws or node.is_impure())
 
 
-def _join(bucket: _Bucket, communicates: Callable[[Any], bool]) -> None:
+def _join(bucket: _Bucket) -> None:
     args = bucket.nodes[0].args
-    given, taken = (count(args) for count in _rows()[bucket.nodes[0].target])
+    given, taken = (count(args) for count in _ROWS[bucket.nodes[0].target])
     make = Maker(bucket.nodes[-1])
     flat = [make(aten.view.default, _contiguous(node.args[0], make), [given, -1]) for node in bucket.nodes]
     operand = make(aten.view.default, make(aten.cat.default, flat, 1), [-1])
@@ -120,7 +118,7 @@ def _join(bucket: _Bucket, communicates: Callable[[Any], bool]) -> None:
         part = make(aten.slice.Tensor, table, 1, start, end)
         apart = make(aten.view.default, _copied(part, make), shape)  # results do not share memory
         for user in list(node.users):
-            if communicates(user.target) and user.args[-1] is node:  # the group's next one comes after all of these
+            if user.target in OWN and user.args[-1] is node:  # the group's next one comes after all of these
                 user.args = (*user.args[:-1], together)
         node.replace_all_uses_with(apart)
         start = end

@@ -121,9 +121,8 @@ def _wheel() -> tuple[tuple[str, ...], ...]:
 def _compiler_for(triple: str) -> Compiler:
     """The wheel's compiler, for another system. Raises :class:`NoCompiler`."""
     for command in _wheel():
-        found = _identify(
-            command, _file(_wheels_compiler())
-        )  # asked with a target, it leaves an object file where it runs
+        # asked with a target, it leaves an object file where it runs
+        found = _identify(command, _file(_wheels_compiler()))
         if found is not None:
             return replace(found, command=(*command, "-target", triple))
     raise NoCompiler(("the package ziglang",))
