@@ -147,7 +147,7 @@ def data_attr(x):
     return y2, x * 3
 
 
-@case(t(3, grad=True), breaks="FL110")
+@case(t(3, grad=True))
 def data_set(x):
     x.data = torch.ones(3)
     return x * 3
@@ -362,7 +362,7 @@ def generator_arg(x, g):
     return torch.rand(3, generator=g) + 1, torch.randn(2, generator=g)
 
 
-@case(t(3), breaks="FL104")
+@case(t(3))
 def tensor_ctor(x):
     return (
         torch.tensor([1.0, 2.0]),

@@ -3,7 +3,10 @@ and its test fails as soon as it is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+import threading
+import types
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,11 +29,16 @@ from .programs import (
     subclasses,
     transforms,
 )
+from .programs.language import attributes, callables, containers, contexts, inspection
+from .programs.library import gradients, modules, tensors
 
 KINDS = {
     "arrays": arrays, "array_functions": array_functions, "array_objects": array_objects, "assertions": assertions,
     "data": data, "subclasses": subclasses, "transforms": transforms, "array_programs": array_programs,
     "classes_and_asserts": classes_and_asserts, "control_flow": control_flow, "data_loops": data_loops,
+    "attributes": attributes, "callables": callables, "containers": containers, "contexts": contexts,
+    "inspection": inspection,
+    "tensors": tensors, "modules": modules, "gradients": gradients,
 }  # fmt: skip
 
 
@@ -50,6 +58,7 @@ GAPS = {f"{kind}-{p.name}": p.gap for kind, module in KINDS.items() for p in mod
 
 def outcome(call: Callable[..., Any], program: Program) -> tuple[Any, ...]:
     """What a call gives or raises, and what it leaves of its arguments."""
+    torch.manual_seed(0)
     arguments = program.arguments()
     try:
         return "gives", call(*arguments), arguments
@@ -81,9 +90,20 @@ def parts(value: Any) -> Any:
     if isinstance(value, dict):
         return dict, list(value), [parts(v) for v in value.values()]
     if isinstance(value, torch.nn.Module):
-        return type(value), parts(dict(value.state_dict()))
-    if type(value).__module__.startswith("peers.programs"):
+        return type(value).__name__, parts(dict(value.state_dict()))
+    if type(value).__module__.startswith("peers.programs") and not isinstance(value, (type, BaseException)):
+        slots = {
+            n: getattr(value, n) for k in type(value).__mro__ for n in vars(k).get("__slots__", ()) if hasattr(value, n)
+        }
+        return type(value), parts({**slots, **getattr(value, "__dict__", {})})
+    if isinstance(value, functools.partial):
+        return functools.partial, parts((value.func, value.args, value.keywords))
+    if isinstance(value, (types.SimpleNamespace, threading.local)):
         return type(value), parts(vars(value))
+    if isinstance(value, Iterator):
+        return type(value), parts(list(value))
+    if isinstance(value, types.MethodType):
+        return types.MethodType, value.__func__, parts(value.__self__)
     if isinstance(value, np.ndarray) and value.dtype.kind in "OV":
         return np.ndarray, value.tolist()
     return value

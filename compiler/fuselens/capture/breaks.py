@@ -96,6 +96,10 @@ def raising(exception: BaseException) -> Raised:
     return Raised(ObjectValue(exception.with_traceback(None), None))
 
 
+class Initialised(Exception):
+    """A lazy module got its parameters, as it does in its first call: the frame is traced again, and finds them there."""
+
+
 class CannotRebuild(Exception):
     """A value that was made at step ``born`` of the outermost frame is still needed after the graph, and cannot be made
     again: the frame is traced once more and breaks before that step. ``refused`` is the break there, where it is a known one."""

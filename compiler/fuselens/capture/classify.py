@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import io
+import itertools
 import logging
 import math
 import operator
@@ -296,7 +297,7 @@ FOLDED: frozenset[Any] = frozenset(
     [
         abs, bin, bool, bytes, chr, complex, divmod, float, format, hex, int, len, max, min, oct, ord, pow, range,
         repr, round, slice, str, sum, all, any, hash, ascii, callable, sys.getrecursionlimit, int.from_bytes, float.fromhex, bytes.fromhex,
-        str.maketrans, bytes.maketrans, torch.device, torch.finfo, torch.iinfo,
+        sys.intern, str.maketrans, bytes.maketrans, torch.device, torch.finfo, torch.iinfo,
         torch.is_complex, torch.promote_types, torch.can_cast, torch.typename,
     ]
     + [v for n, v in vars(math).items() if callable(v) and not n.startswith("_")]
@@ -389,6 +390,7 @@ READS_FRAME = frozenset(
 
 
 _AS_ATTRIBUTES = frozenset({"_getframe", "currentframe", "settrace", "setprofile"})
+_OF_ARGUMENTS = frozenset({"vars", "dir"})  # which read the frame only where they have no argument
 
 
 def frame_reads_itself(code: types.CodeType) -> bool:
@@ -398,7 +400,9 @@ def frame_reads_itself(code: types.CodeType) -> bool:
         return False
     instructions = decode(code).instructions
     return any(
-        i.argval in READS_FRAME and (i.op in ("LOAD_GLOBAL", "LOAD_NAME") or i.argval in _AS_ATTRIBUTES)
-        for i in instructions
+        i.argval in READS_FRAME
+        and (i.op in ("LOAD_GLOBAL", "LOAD_NAME") or i.argval in _AS_ATTRIBUTES)
+        and not (i.argval in _OF_ARGUMENTS and following.op.startswith("LOAD_"))
+        for i, following in itertools.pairwise(instructions)
         if isinstance(i.argval, str)
     )

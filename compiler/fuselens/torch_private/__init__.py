@@ -31,6 +31,7 @@ from .autograd import (
     is_one_of_several_views,
     is_ordinary,
     is_plain_view,
+    is_same_memory,
     is_unwatched_leaf,
     keeps_graph,
     mark_one_of_several_views,
@@ -46,6 +47,7 @@ from .autograd import (
     times_written,
     to_functional,
     version_of,
+    with_data,
     without_functionalization,
 )
 from .cuda import (
@@ -214,6 +216,7 @@ from .surroundings import (
     functorch_active,
     fx_records,
     group_now,
+    initialise_lazy,
     is_collective,
     is_of_communication,
     leave_dispatch_modes,

@@ -105,6 +105,28 @@ def storage_key(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
+def is_same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are the same elements of one storage, in the same order."""
+    alike = one.shape == other.shape and one.stride() == other.stride()
+    return alike and one.storage_offset() == other.storage_offset() and storage_key(one) == storage_key(other)
+
+
+class _WithData(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
+        return data.view_as(data)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return gradient, None
+
+
+def with_data(tensor: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
+    """What ``tensor`` is to operations after ``tensor.data = data``: that memory, with its own gradient."""
+    data = data.detach()
+    return _WithData.apply(tensor, data) if torch.is_grad_enabled() and tensor.requires_grad else data
+
+
 def tensor_base(tensor: torch.Tensor) -> torch.Tensor | None:
     """The tensor that ``tensor`` is a differentiable view of."""
     return tensor._base

@@ -250,6 +250,11 @@ def make_parameter(data: torch.Tensor, requires_grad: bool) -> torch.Tensor:
     return torch.nn.Parameter(data, requires_grad)
 
 
+def initialise_lazy(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Makes the parameters of a lazy module, for inputs like these, and makes it the module that it becomes."""
+    module._infer_parameters(module, args, kwargs)
+
+
 def may_draw(node: torch.fx.Node) -> bool:
     """Whether a node may draw random numbers; only its name can tell."""
     return _DRAWS.search(getattr(node.target, "__name__", str(node.target))) is not None

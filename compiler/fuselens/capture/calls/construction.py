@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def construct(m: Machine, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """``cls(...)``: an instance made while tracing."""
-    row = _named_tuple(cls, args, kwargs)
+    row = _named_tuple(cls, args, kwargs) or _struct_sequence(m, cls, args, kwargs)
     if row is not None:
         return row
     if attributes.class_attribute(type(cls), "__call__") is not type.__dict__["__call__"]:
@@ -67,6 +67,14 @@ def _named_tuple(cls: type, args: list[Value], kwargs: dict[str, Value]) -> Valu
     return None
 
 
+def _struct_sequence(m: Machine, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """A row of values that a class implemented in C names (``torch.return_types.max``, ``time.struct_time``)."""
+    if len(args) != 1 or kwargs or not issubclass(cls, tuple) or not hasattr(cls, "n_sequence_fields"):
+        return None
+    items = iterate(m, args[0])
+    return SequenceValue(items, cls) if len(items) == cls.n_sequence_fields == cls.n_fields else None  # type: ignore[attr-defined]
+
+
 def _initialise(
     m: Machine, made: ObjectValue | TensorValue, cls: type, args: list[Value], kwargs: dict[str, Value], bare: bool
 ) -> None:
@@ -94,6 +102,8 @@ def _by_metaclass(m: Machine, cls: type, args: list[Value], kwargs: dict[str, Va
             except Exception as e:  # noqa: BLE001 - what the lookup of a member raises, the program raises
                 raise raising(e) from None
     caller, place = attributes.class_member(m, type(cls), "__call__")
+    if caller is dict:  # of typed dictionaries
+        return m.call(Known(dict), args, kwargs)
     if type(caller) is types.FunctionType and place is not None:
         return m.call(attributes.bind(m, caller, Known(cls), "__call__", place), args, kwargs)
     raise Break("FL104", what=cls.__qualname__, why="its metaclass makes its instances")

@@ -13,7 +13,7 @@ from ..rules import torch_function
 from ..rules.compiler import marked
 from ..rules.table import RULES
 from ..values import assignments, attributes, tensor_attributes
-from ..values.algebra import Constant, FunctionValue, Known, NamedMethod, SymbolValue, TensorValue, Value
+from ..values.algebra import Constant, FunctionValue, Known, NamedMethod, ObjectValue, SymbolValue, TensorValue, Value
 from ..values.kinds import PerKind
 from ..values.known import PURE, fold
 from ..values.operators import operate
@@ -116,6 +116,10 @@ def _belongs_to_pure(obj: Any) -> bool:
 def _call_wrapper(m: Machine, value: Known, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """The ``__get__`` or ``__set__`` of an attribute that is implemented in C."""
     accessor = value.value
+    if type(accessor.__self__) is types.MemberDescriptorType and accessor.__name__ == "__get__" and args:
+        owner = m.use(args[0])
+        if isinstance(owner, ObjectValue) and issubclass(owner.python_type, accessor.__self__.__objclass__):
+            return attributes.generic(m, owner, accessor.__self__.__name__)
     if type(accessor.__self__) is not types.GetSetDescriptorType:
         return _without_rule(m, value, args, kwargs)
     name = accessor.__self__.__name__

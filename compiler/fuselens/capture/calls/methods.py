@@ -16,6 +16,7 @@ from .. import classify
 from ..arrays import numpy_calls
 from ..arrays import operations as arrays
 from ..breaks import Break, raising
+from ..polyfills import torch_functions as torch_polyfills
 from ..rules import torch_function
 from ..rules.table import RULES
 from ..rules.torch_calls import LOOKING, scaled
@@ -97,6 +98,10 @@ def _instance_method(
 ) -> Value:
     if name == "pop":
         return _checked(m, _instance_pop, receiver, name, args, kwargs)(m, receiver, *args, **kwargs)
+    if name == "update":
+        for key, value in {**(mapping_items(m, args[0]) if args else {}), **kwargs}.items():
+            attributes.store_instance_item(m, receiver, key, value)
+        return Constant(None)
     if name not in _DICT_METHODS or name in _MUTATORS:
         return _no_method(m, receiver, name, args, kwargs)
     if name == "get":
@@ -278,6 +283,27 @@ def _to_type(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[st
     return _recorded(m, tensor, "type", [Constant(f"{kind.__module__}.{kind.__name__}"), *args[1:]], kwargs)
 
 
+def _set(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """``tensor.set_(source)`` of a tensor that the trace made: from here on it is a view of ``source``."""
+    given = m.use(args[0]) if len(args) == 1 and not kwargs else None
+    fits = isinstance(given, TensorValue) and given.kind is tensor.kind is torch.Tensor and given is not tensor
+    if not fits or tensor.source is not None or tensor.fake.requires_grad or m.tracer.graphs.nested:
+        return None
+    if (given.fake.dtype, given.fake.device) != (tensor.fake.dtype, tensor.fake.device) or given.fake.requires_grad:
+        return None
+    made = m.use(m.tracer.call("call_function", torch.ops.aten.alias.default, (given,), {}, "Tensor.set_"))
+    assert isinstance(made, TensorValue)
+    tensor.node = made.node
+    return tensor
+
+
+def _new(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    if kwargs:
+        return None
+    described = [Constant(tensor.fake.dtype), Constant(tensor.fake.device)]
+    return m.use(m.call(FunctionValue(torch_polyfills.legacy_tensor, None), [*described, *args], {}))
+
+
 def _storage_offset(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     if args or kwargs or not m.tracer.graphs.owns_storage(tensor):
         return None
@@ -298,6 +324,8 @@ def _requires_grad(m: Machine, tensor: TensorValue, args: list[Value], kwargs: d
 
 _TENSOR_RULES: dict[str, Callable[[Machine, TensorValue, list[Value], dict[str, Value]], Value | None]] = {
     "__setitem__": _tensor_setitem,
+    "set_": _set,
+    "new": _new,
     "item": _item,
     "tolist": _tolist,
     "__len__": _tensor_len,

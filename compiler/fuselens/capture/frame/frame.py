@@ -40,6 +40,7 @@ from ..breaks import (
     ConstraintError,
     FrameUnsupported,
     GraphBreakError,
+    Initialised,
     RecompileError,
     UsageError,
     named,
@@ -452,12 +453,15 @@ class FrameCompiler:
     ) -> _hook.Entry | None:
         state = torch_private.function_state()
         grad_enabled = torch.is_grad_enabled()
-        try:
-            with torch_private.without_torch_function(), contextlib.ExitStack() as traces:
-                return self._compile(function, code, args, sizes_are, state, traces)
-        except (SizesChanged, NotGuardable, GraphBreakError):  # the next trace begins as this one did
-            torch_private.set_grad_enabled(grad_enabled)
-            raise
+        while True:
+            try:
+                with torch_private.without_torch_function(), contextlib.ExitStack() as traces:
+                    return self._compile(function, code, args, sizes_are, state, traces)
+            except Initialised:
+                torch_private.set_grad_enabled(grad_enabled)
+            except (SizesChanged, NotGuardable, GraphBreakError):  # the next trace begins as this one did
+                torch_private.set_grad_enabled(grad_enabled)
+                raise
 
     def _compile(
         self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], sizes_are: str,

@@ -29,6 +29,7 @@ from ..values.algebra import (
     HandledException,
     InstanceDict,
     IteratorValue,
+    Known,
     LaterText,
     Lazy,
     MadeFunction,
@@ -76,7 +77,9 @@ def live_values(machine: Machine) -> list[Value]:
 def effects(machine: Machine) -> list[Value]:
     """Values that existing objects must receive after the graph, whatever else the frame does."""
     tracer, done = machine.tracer, machine.tracer.effects
-    found: list[Value] = [value for owner, value in done.attributes.values() if owner.source is not None]
+    found: list[Value] = [
+        value for owner, value in done.attributes.values() if owner.source is not None or isinstance(owner, Known)
+    ]
     for container in done.mutated.values():
         if container.source is not None:
             found += contents(container, tracer)

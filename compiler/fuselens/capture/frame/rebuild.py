@@ -462,7 +462,7 @@ def _(value: ObjectValue, r: Rebuilder) -> None:
     if isinstance(value.value, BaseException):
         _exception(value, r)
     elif held is None:
-        r.call(object.__new__, Known(cls))
+        r.call((types.SimpleNamespace if issubclass(cls, types.SimpleNamespace) else object).__new__, Known(cls))
     elif isinstance(held, Constant):
         r.call(type(held.value).__new__, Known(cls), held)
     else:

@@ -6,6 +6,7 @@ It does what the program did while it was traced, without running methods of the
 from __future__ import annotations
 
 import contextlib
+import threading
 import types
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
@@ -58,8 +59,9 @@ def entered_exit(maker: Any) -> Any:
 
 def delete_attribute(owner: Any, name: str) -> None:
     """Without the attribute the object may be already: the program may have assigned what it deleted."""
+    delete = delattr if isinstance(owner, (threading.local, type)) else object.__delattr__
     with contextlib.suppress(AttributeError):
-        object.__delattr__(owner, name)
+        delete(owner, name)
 
 
 def new_exception(cls: Any, args: Any) -> Any:

@@ -12,6 +12,7 @@ from ..values.algebra import (
     CellValue,
     Constant,
     DictValue,
+    Known,
     Lazy,
     ObjectValue,
     SequenceValue,
@@ -31,7 +32,7 @@ def replay(r: Rebuilder) -> None:
     for container in effects.mutated.values():
         _refill(r, container)
     for (_, name), (owner, value) in effects.attributes.items():
-        if owner.source is not None:  # others are filled when they are built
+        if owner.source is not None or isinstance(owner, Known):  # others are filled when they are built
             _assign(r, owner, name, value)
     for exception, _ in tracer.exceptions.tracebacks.values():
         if exception.source is not None:
@@ -57,12 +58,12 @@ def _refill(r: Rebuilder, container: Container) -> None:
         r.run(refill_dict, container, DictValue(dict(container.items)))
 
 
-def _assign(r: Rebuilder, owner: ObjectValue | TensorValue, name: str, value: Value) -> None:
+def _assign(r: Rebuilder, owner: ObjectValue | TensorValue | Known, name: str, value: Value) -> None:
     if value is DELETED:
         r.run(delete_attribute, owner, Constant(name))
         return
     # the class's own __setattr__ was traced already
-    direct = isinstance(owner, TensorValue) or owner.python_type is threading.local
+    direct = isinstance(owner, (TensorValue, Known)) or owner.python_type is threading.local
     r.run(setattr if direct else object.__setattr__, owner, Constant(name), value)
 
 

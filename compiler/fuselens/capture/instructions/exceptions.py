@@ -132,7 +132,7 @@ def _before_with(m: Machine, arg: Any) -> None:
     if context is not None:
         contexts.enter(m, context)
         m.push(ContextExit(context))
-        m.push(Constant(None))
+        m.push(contexts.given(context, value))
         return
     if not isinstance(value, ObjectValue):
         raise Break("FL113", what=value.describe(), why="it is no object that is known while tracing")

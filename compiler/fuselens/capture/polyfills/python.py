@@ -12,6 +12,7 @@ import functools
 import heapq
 import itertools
 import operator
+import types
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -597,6 +598,47 @@ def permutations(iterable: Any, r: Any = None) -> Any:
 
 
 # --- functools and operator -------------------------------------------------------------------------------------
+
+
+@stands_for(functools._lru_cache_wrapper)
+class CachedFunction:
+    """What ``functools.lru_cache`` makes of a function."""
+
+    def __init__(self, function: Any, maxsize: int | None, typed: bool, cache_info_type: Any) -> None:
+        self._function = function
+        self._limit = maxsize
+        self._typed = typed
+        self._info = cache_info_type
+        self.cache_clear()
+
+    def cache_clear(self) -> None:
+        self._held: dict[Any, Any] = {}
+        self._hits = self._misses = 0
+
+    def cache_info(self) -> Any:
+        return self._info(self._hits, self._misses, self._limit, len(self._held))
+
+    def __get__(self, obj: Any, kind: Any = None) -> Any:
+        return self if obj is None else types.MethodType(self, obj)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        key: Any = (args, tuple(kwargs.items()))
+        if self._typed:
+            key += (tuple(type(a) for a in (*args, *kwargs.values())),)
+        elif len(args) == 1 and not kwargs and type(args[0]) in (int, str):
+            key = args[0]
+        if key in self._held:
+            self._hits += 1
+            if self._limit is not None:
+                self._held[key] = self._held.pop(key)
+            return self._held[key]
+        self._misses += 1
+        result = self._function(*args, **kwargs)
+        if self._limit is None or self._limit > 0:
+            if key not in self._held and self._limit is not None and len(self._held) >= self._limit:
+                del self._held[next(iter(self._held))]
+            self._held.setdefault(key, result)
+        return result
 
 
 def own_attributes(function: Any) -> dict[str, Any]:

@@ -16,6 +16,18 @@ from ... import torch_private
 check = torch_private.check_values
 
 
+def legacy_tensor(dtype: torch.dtype, device: Any, *given: Any) -> Any:
+    """``torch.FloatTensor(…)`` and its kin, ``torch.Tensor(…)`` and ``tensor.new(…)``: by size, by data, or another tensor."""
+    first = given[0] if given else 0
+    if len(given) == 1 and isinstance(first, torch.Tensor):
+        if first.dtype != dtype:
+            raise TypeError(f"expected a tensor of {dtype}, but got one of {first.dtype}")
+        return torch.ops.aten.alias(first)
+    if len(given) == 1 and not isinstance(first, (int, torch.Size)):
+        return torch.tensor(first, dtype=dtype, device=device)
+    return torch.empty(*given or (0,), dtype=dtype, device=device)
+
+
 def gaussian_nll_loss(
     input: Any, target: Any, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"  # noqa: A002
 ) -> Any:  # fmt: skip

@@ -96,6 +96,12 @@ def _length_of_array(m: Machine, value: ArrayValue) -> Value:
     return m.use(sizes.items[0]) if sizes.items else fold(m, len, [value], {}, "len")
 
 
+@_LENGTHS.of(Known)
+def _length_of_known(m: Machine, value: Known) -> Value:
+    found = attributes.by_metaclass(m, value, "__len__", [])
+    return fold(m, len, [value], {}, "len") if found is None else found
+
+
 @_LENGTHS.of(*ITERATORS)
 def _without_length(m: Machine, value: Value) -> Value:
     raise raising(TypeError(f"object of type '{value.python_type.__name__}' has no len()"))
@@ -295,7 +301,7 @@ def _reversed_constant(m: Machine, value: Constant) -> Value:
 
 @_REVERSED.of(TensorValue)
 def _reversed_tensor(m: Machine, value: TensorValue) -> Value:
-    raise Break("FL104", what="reversed", why="of a tensor")
+    return _iter(m, [m.call(attributes.load(m, value, "flip"), [Constant(0)], {})], {})
 
 
 @rule(iter)
@@ -367,9 +373,17 @@ def _sum(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         joiner = "''" if isinstance(total.value, str) else "b''"
         kind = "strings" if isinstance(total.value, str) else "bytes"
         raise raising(TypeError(f"sum() can't sum {kind} [use {joiner}.join(seq) instead]"))
-    for item in lazily(m, args[0]):
+    for item in lazily(m, _in_any_order(m, args[0])):
         total = m.use(binary(m, operator.add, total, item, "+"))
     return total
+
+
+def _in_any_order(m: Machine, value: Value) -> Value:
+    """What the iterable is replaced with where the order of its items does not matter: a set's order may be unknown."""
+    value = m.use(value)
+    if isinstance(value, SetValue) and all(type(k) in (int, bool, str) for k in value.items):
+        return SequenceValue([Constant(k) for k in value.elements()], tuple)
+    return value
 
 
 def lazily(m: Machine, value: Value) -> Iterator[Value]:
@@ -403,7 +417,8 @@ def _extreme(function: Any, symbol: str) -> Rule:
         best: tuple[Value, Value] | None = None
         if not args or not set(kwargs) <= {"key", "default"} or (len(args) > 1 and "default" in kwargs):
             raise Break("FL104", what=function.__name__, why="its arguments do not fit")
-        for item in lazily(m, args[0] if len(args) == 1 else SequenceValue(list(args), tuple)):
+        given = args[0] if len(args) == 1 else SequenceValue(list(args), tuple)
+        for item in lazily(m, _in_any_order(m, given) if key.is_none else given):
             if best is not None and key.is_none and _data_decides(m, best[0], item):
                 sym = torch.sym_min if function is min else torch.sym_max
                 both = m.use(m.tracer.call("call_function", sym, (best[0], item), {}, function.__name__))
@@ -429,7 +444,7 @@ RULES[min], RULES[max] = _extreme(min, "<"), _extreme(max, ">")
 
 def _quantifier(function: Any, stop: bool) -> Rule:
     def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        for item in lazily(m, args[0]):
+        for item in lazily(m, _in_any_order(m, args[0])):
             truth = m.truth(item)
             if truth is None:
                 raise Break("FL102", what=f"{function.__name__}() of tensors")

@@ -17,6 +17,7 @@ from ..values import attributes
 from ..values.algebra import (
     Constant,
     DeviceSwitch,
+    DictValue,
     FunctionSwitch,
     GradModeContext,
     ObjectValue,
@@ -165,6 +166,19 @@ def enter(m: Machine, context: TorchContext) -> None:
     context.node.meta.update(val=None, span=tracer.span)
     context.born = tracer.now
     tracer.torch_state.contexts.append(context)
+
+
+def given(context: TorchContext, value: Value) -> Value:
+    """What ``with value as name`` gives the name, where ``value`` enters ``context``."""
+    if isinstance(context, DeviceSwitch):
+        return Constant(context.device)
+    made_by = getattr(context.maker, "func", None)
+    if made_by in (torch.nn.attention.sdpa_kernel, torch.backends.cuda.sdp_kernel):
+        return DictValue({})
+    return value if made_by in _GIVING_THEMSELVES else Constant(None)
+
+
+_GIVING_THEMSELVES = (torch.autocast, torch.cpu.amp.autocast, torch.cuda.amp.autocast, *_PROFILERS, _itself)
 
 
 def leave(m: Machine, context: TorchContext) -> None:

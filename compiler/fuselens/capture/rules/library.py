@@ -7,6 +7,7 @@ import functools
 import inspect
 import logging
 import operator
+import os
 import re
 import types
 import weakref
@@ -22,6 +23,7 @@ from ..polyfills import python as polyfills
 from ..tracing import sources as src
 from ..values import assignments, attributes, function_attributes
 from ..values.algebra import (
+    CellValue,
     Constant,
     DictValue,
     FunctionValue,
@@ -246,6 +248,15 @@ def _own_attributes(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> 
     return m.use(attributes.load(m, value, "__dict__"))
 
 
+@rule(os.fspath)
+def _path(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    value = m.use((*args, *kwargs.values())[0])
+    if issubclass(value.python_type, (str, bytes)):
+        return value
+    found = attributes.special(m, value, "__fspath__", []) if isinstance(value, ObjectValue) else None
+    return fold(m, os.fspath, [value], {}, "os.fspath") if found is None else found
+
+
 @rule(types.SimpleNamespace)
 def _namespace(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if args:
@@ -308,7 +319,8 @@ def _call_cached(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict
     if result is not None and result.is_none and len(calls) > before and not nested:
         calls[before:] = [(call_logging, (value, SequenceValue(list(args), tuple), DictValue(dict(kwargs))))]
         return result
-    if result is None or len(calls) > before or not (receiver is None or _is_given(receiver, m)):
+    unlike = receiver is not None and not _is_given(receiver, m)
+    if result is None or len(calls) > before or unlike or _has_new_variables(value.value.__wrapped__, m):
         raise Break("FL104", what=value.describe(), why="its cache decides what it gives")
     if receiver is None or receiver.source is None:
         look_up = _LookUp(known, named)
@@ -327,6 +339,18 @@ def _asked_now(m: Machine, value: ObjectValue, args: list[Any], kwargs: dict[str
     return m.use(m.tracer.lazy(result, src.constant(result, f"{value.describe()}(…)")))
 
 
+def _has_new_variables(function: Any, m: Machine) -> bool:
+    """Whether variables that a function closes over are not yet what they are at this point of the program."""
+    cells = getattr(function, "__closure__", None) or ()
+    known = (m.tracer.objects.known.get(id(cell)) for cell in cells)
+    if any(isinstance(cell, CellValue) and cell.written for cell in known):
+        return True
+    try:
+        return any(cell.cell_contents is UNKNOWN for cell in cells)
+    except ValueError:  # an empty one
+        return True
+
+
 def _is_given(receiver: Value, m: Machine) -> TypeGuard[ObjectValue]:
     """Whether a first argument is an existing object that is equal to itself alone, and nothing that is there was changed so
     far: so the cache says the same of it when guards are checked."""
@@ -335,7 +359,8 @@ def _is_given(receiver: Value, m: Machine) -> TypeGuard[ObjectValue]:
     kind, effects = receiver.python_type, m.tracer.effects
     hashed = attributes.class_attribute(kind, "__hash__"), attributes.class_attribute(kind, "__eq__")
     changed = effects.mutated or effects.cells or effects.globals
-    changed = changed or any(owner.source is not None for owner, _ in effects.attributes.values())
+    owners = [owner for owner, _ in effects.attributes.values()]
+    changed = changed or any(o.source is not None or isinstance(o, Known) for o in owners)
     return hashed == (object.__hash__, object.__eq__) and not changed
 
 

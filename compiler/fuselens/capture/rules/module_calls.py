@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from ... import torch_private
-from ..breaks import Break, Raised
+from ..breaks import Break, Initialised, Raised
 from ..hook import _hook
 from ..tracing import sources as src
 from ..values import attributes
-from ..values.algebra import DictValue, ObjectValue, SequenceValue, Value
+from ..values.algebra import DictValue, ObjectValue, SequenceValue, TensorValue, Value
 from ..values.iterators import iterate
+from ..values.known import UNKNOWN, plain
 from .table import rule
 
 if TYPE_CHECKING:
@@ -36,6 +38,9 @@ def _call_impl(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value
 def call_module(m: Machine, module: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """``module(...)``: its hooks and its forward, in the order of ``Module.__call__``."""
     name = module.python_type.__name__
+    if issubclass(module.python_type, LazyModuleMixin) and module.value.has_uninitialized_params():
+        _initialise(m, module, args, kwargs)
+        raise Initialised
     if any(list(_hooks(m, module, table, None)) for table in _BACKWARD):
         raise Break("FL104", what=f"{name} with backward hooks", why="they run eagerly")
     for hook, with_kwargs in list(_hooks(m, module, *_PRE)):
@@ -62,6 +67,29 @@ def call_module(m: Machine, module: ObjectValue, args: list[Value], kwargs: dict
             raise Break("FL104", what=f"{name} with hooks", why="its forward raises") from None
         raise
     return result
+
+
+def _initialise(m: Machine, module: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> None:
+    """Lets a lazy module make its parameters for inputs of these shapes, which is the first thing that a call of it does."""
+    what = f"{module.python_type.__name__} without parameters"
+    if any(map(torch_private.may_draw, m.tracer.graphs.current.nodes)) or m.tracer.graphs.nested:
+        raise Break("FL104", what=what, why="random numbers are drawn before they are made")
+    given, named = [_shown(m, a) for a in args], {k: _shown(m, v) for k, v in kwargs.items()}
+    if module.source is None or UNKNOWN in (*map(type, given), *map(type, named.values())):
+        raise Break("FL104", what=what, why="its arguments are not known while tracing")
+    try:
+        torch_private.initialise_lazy(module.value, tuple(given), named)
+    except Exception as error:  # noqa: BLE001 - eager raises it again
+        raise Break("FL104", what=what, why=f"{type(error).__name__}: {error}") from None
+
+
+def _shown(m: Machine, value: Value) -> Any:
+    """What a lazy module sees of an argument: shape and dtype of a tensor."""
+    value = m.use(value)
+    if not isinstance(value, TensorValue):
+        return plain(value)
+    sizes = [torch_private.number_hint(n) for n in value.fake.shape]
+    return torch.empty(sizes, dtype=value.fake.dtype, device="meta")  # type: ignore[arg-type]
 
 
 def _changed(

@@ -18,6 +18,7 @@ from ..values.algebra import (
     Known,
     NamedMethod,
     ObjectValue,
+    RuntimeNumber,
     SequenceValue,
     SymbolValue,
     TensorValue,
@@ -226,5 +227,6 @@ def _hash(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if isinstance(key, HashedKey):
         return Constant(hash(key))
     if holds_identity((key,)):
-        raise Break("FL104", what="hash", why=f"that of {args[0].describe()} differs from run to run")
+        value = m.use(args[0])
+        return RuntimeNumber(hash, [value], key)
     return Constant(hash(key))

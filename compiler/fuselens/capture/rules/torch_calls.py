@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -58,6 +59,23 @@ def _parameter(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value
     made = m.tracer.call("call_function", torch_private.make_parameter, (data, wanted), {}, what)
     assert isinstance(made, TensorValue)
     return TensorValue(made.node, None, torch.nn.Parameter)
+
+
+def _legacy(kind: Any, dtype: Callable[[], torch.dtype], device: str) -> None:
+    @rule(kind)
+    def make(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if set(kwargs) - {"device"}:
+            raise Break("FL104", what=kind.__name__, why="of a storage")
+        m.tracer.torch_state.guard_ambient(m.tracer.span)
+        described = [Constant(dtype()), kwargs.get("device", Constant(torch.device(device)))]
+        return m.call(FunctionValue(torch_polyfills.legacy_tensor, None), [*described, *args], {})
+
+
+_legacy(torch.Tensor, torch.get_default_dtype, "cpu")
+for _name in ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool"):
+    for _module, _where in ((torch, "cpu"), (torch.cuda, "cuda")):
+        _kind = getattr(_module, f"{_name}Tensor")
+        _legacy(_kind, functools.partial(getattr, _kind, "dtype"), _where)
 
 
 @rule(torch.is_grad_enabled)

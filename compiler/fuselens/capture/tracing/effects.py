@@ -11,7 +11,7 @@ from typing import Any
 
 from ..breaks import Break, Raised
 from ..frame.resuming import Place
-from ..values.algebra import CellValue, DictValue, ObjectValue, SequenceValue, SetValue, TensorValue, Value
+from ..values.algebra import CellValue, DictValue, Known, ObjectValue, SequenceValue, SetValue, TensorValue, Value
 from .graphs import Graphs
 
 Container = SequenceValue | DictValue | SetValue
@@ -23,7 +23,9 @@ class Effects:
     def __init__(self, graphs: Graphs) -> None:
         self.mutated: dict[int, Container] = {}  # existing containers whose contents changed, by value id
         self.mutations = 0  # of any container
-        self.attributes: dict[tuple[int, str], tuple[ObjectValue | TensorValue, Value]] = {}  # assigned on objects
+        self.attributes: dict[
+            tuple[int, str], tuple[ObjectValue | TensorValue | Known, Value]
+        ] = {}  # assigned on objects
         self.dressed: set[int] = set()  # ids of the tensors among those
         self.globals: dict[tuple[int, str], tuple[dict[str, Any], Value]] = {}  # by id of the namespace, and name
         self.cells: dict[int, CellValue] = {}  # existing cells that were assigned, by value id

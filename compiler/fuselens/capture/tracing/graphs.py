@@ -16,7 +16,7 @@ from torch import fx
 from ... import torch_private
 from ...record.report import Span
 from ..breaks import Break
-from ..values.algebra import TensorValue, serials
+from ..values.algebra import OpaqueValue, SymbolValue, TensorValue, serials
 from .sources import GuardProgram, Source
 
 
@@ -56,6 +56,7 @@ class Graphs:
         self.inputs: list[tuple[Source, Any]] = []  # tensors and symbolic integers
         self.layouts: dict[int, tuple[Any, Any]] = {}  # by id of an input's fake: its sizes and strides at first
         self.generators: dict[int, fx.Node] = {}  # by id of the value of an existing generator of random numbers
+        self.data: dict[fx.Node, fx.Node] = {}  # of inputs whose ``.data`` the program replaced: what has the new one
         self.operations = 0
         self._guards = guards
 
@@ -73,6 +74,10 @@ class Graphs:
     def given(self, source: Source) -> Any:
         """The object that the graph's input at ``source`` stands for."""
         return next(t for s, t in self.inputs if s == source)
+
+    def now(self, value: TensorValue | SymbolValue | OpaqueValue) -> fx.Node:
+        """The node that has what ``value`` is now."""
+        return self.data.get(value.node, value.node)
 
     def real(self, value: TensorValue) -> torch.Tensor:
         """The tensor that an input of the graph stands for."""

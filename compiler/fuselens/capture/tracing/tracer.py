@@ -69,7 +69,7 @@ class Tracer:
         self.objects = Objects()
         self.contents = contents.Contents()
         # (class, name, class after which) by ids → the classes, that which has the member, and where: guarded
-        self.members: dict[tuple[int, str, int], tuple[type, type | None, type | None, Source | None]] = {}
+        self.members: dict[tuple[int, str, int], tuple[type, type | None, Any, Source | None]] = {}
         self.torch_state = TorchState(config, self.guards, self.graphs, function_state)
         self.sizes: Sizes | None = None
         self.variation = variation  # None: every size and integer stays what it is
@@ -221,7 +221,8 @@ class Tracer:
     def guard_distinct(self) -> None:
         """What was written under one name was not read under another: written objects differ from those like them."""
         known, keys = self.objects.known.values(), self.objects.keys.values()
-        written = [*self.effects.mutated.values(), *(owner for owner, _ in self.effects.attributes.values())]
+        assigned = (owner for owner, _ in self.effects.attributes.values())
+        written = [*self.effects.mutated.values(), *(owner for owner in assigned if not isinstance(owner, Known))]
         for kind in dict.fromkeys(v.python_type for v in written):
             self.guard_different(*(v.source for v in known if v.source is not None and v.python_type is kind))
         for kind in dict.fromkeys(v.python_type for v in keys):
@@ -267,7 +268,9 @@ class Tracer:
             return _plain_result(result, what)
         node = self.graphs.add(kind, target, node_args, node_kwargs, result, self.span)
         self.graphs.operations += not isinstance(result, fake_calls.NUMBERS)
-        same = (v for v in tensors if v.fake is result)  # in-place operators and identities return the very object
+        same = (
+            v for v in tensors if self.graphs.now(v).meta["val"] is result
+        )  # in-place operators and identities return the very object
         found = next(same, None) if isinstance(result, torch.Tensor) else None
         return self.wrap_result(node, result, what) if found is None else found
 
@@ -346,7 +349,7 @@ class Tracer:
         if isinstance(value, ObjectValue) and type(value.value) is torch.Generator:
             return graph_inputs.generator(self, value)
         if isinstance(value, (TensorValue, SymbolValue, OpaqueValue)):
-            return self.graphs.local(value.node)
+            return self.graphs.local(self.graphs.now(value))
         if isinstance(value, Constant):
             return _number(value.value)
         if isinstance(value, SequenceValue):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ... import torch_private
 from .. import classify
 from ..breaks import Break, raising
 from ..tracing import sources as src
@@ -21,6 +22,7 @@ from .algebra import (
     Constant,
     DictValue,
     DictView,
+    Known,
     MadeFunction,
     NamedMethod,
     ObjectValue,
@@ -39,6 +41,7 @@ from .attributes import (
     absent,
     assign,
     bind,
+    class_attribute,
     class_function,
     class_member,
     unwrapped,
@@ -109,6 +112,31 @@ def _store_on_builtin(m: Machine, owner: Value, name: str, value: Value) -> None
     _assigned_eagerly(m, owner, name, value)
 
 
+@_ASSIGNED.of(Known)
+def _store_on_class(m: Machine, owner: Known, name: str, value: Value) -> None:
+    """``cls.name = value``: later look-ups find it; on the class itself it is replayed after the graph."""
+    value = m.use(value)
+    descriptor = hasattr(value.python_type, "__get__") and value.python_type is not types.FunctionType
+    if not _is_written_plainly(owner, name) or descriptor:
+        _assigned_eagerly(m, owner, name, value)
+    _write_on_class(m, owner, name, value)
+
+
+def _is_written_plainly(owner: Known, name: str) -> bool:
+    """Whether an attribute of a class of the program's is an item of its ``__dict__`` and nothing else."""
+    cls = owner.value
+    if not isinstance(cls, type) or isinstance(cls, enum.EnumMeta) or not classify.is_heap_type(cls):
+        return False
+    plain = all(class_attribute(type(cls), f"__{how}attr__") is vars(type)[f"__{how}attr__"] for how in ("set", "del"))
+    return plain and not classify.is_library_class(cls) and not name.startswith("__") and name not in dir(type(cls))
+
+
+def _write_on_class(m: Machine, owner: Known, name: str, value: Value) -> None:
+    assign(m, owner, name, value)
+    for asked in [a for a in m.tracer.members if a[1] == name]:
+        del m.tracer.members[asked]
+
+
 @_ASSIGNED.of(ObjectValue)
 def _store_on_object(m: Machine, owner: ObjectValue, name: str, value: Value) -> None:
     setter, place = class_member(m, owner.python_type, "__setattr__")
@@ -131,6 +159,9 @@ _PLAIN_SETTERS = (object, BaseException, functools.partial, types.SimpleNamespac
 def _store_on_tensor(m: Machine, owner: TensorValue, name: str, value: Value) -> None:
     if name == "grad":
         _store_gradient(m, owner, value)
+        return
+    if name == "data":
+        _store_data(m, owner, m.use(value))
         return
     if name == "requires_grad":
         m.call(NamedMethod(owner, "requires_grad_"), [value], {})
@@ -166,6 +197,29 @@ def _store_gradient(m: Machine, owner: TensorValue, value: Value) -> None:
         raise Break("FL110", what=what, why="it is written eagerly")
     guard_leaf(m, owner)
     assign(m, owner, "grad", value)
+
+
+def _store_data(m: Machine, owner: TensorValue, value: Value) -> None:
+    """``owner.data = value``: later operations of the graph see it; an existing tensor gets it after the graph."""
+    own = m.tracer.graphs.now(owner).meta["val"]
+    like = isinstance(value, TensorValue) and all(
+        getattr(value.fake, n) == getattr(own, n) for n in ("shape", "dtype", "device", "layout")
+    )
+    wrapped = isinstance(owner, WrapperValue) or isinstance(value, WrapperValue)
+    if wrapped or not isinstance(value, TensorValue) or not like or m.tracer.graphs.nested:
+        raise Break("FL110", what=_assignment(owner, "data"), why="it changes the tensor itself")
+    if torch_private.is_same_memory(value.fake, own):
+        return  # ``owner.data *= 2`` has written to it
+    if owner.source is None and own.requires_grad:
+        raise Break("FL110", what=_assignment(owner, "data"), why="it has a history")
+    made = m.use(m.tracer.call("call_function", torch_private.with_data, (owner, value), {}, "assignment to `.data`"))
+    assert isinstance(made, TensorValue)
+    if owner.source is None:
+        owner.node = made.node
+        return
+    m.tracer.effects.dressed.add(id(owner))
+    assign(m, owner, "data", value)
+    m.tracer.graphs.data[owner.node] = made.node
 
 
 def _is_plain(m: Machine, setter: Any, owner: ObjectValue, name: str, value: Value) -> bool:
@@ -220,6 +274,16 @@ def _store_by_property(m: Machine, found: property, owner: ObjectValue, value: V
     m.call(setter, [owner, value], {})
 
 
+def _delete_by_property(m: Machine, found: property, owner: ObjectValue, place: src.Source | None) -> None:
+    deleter = unwrapped(m, found, place, "fdel")
+    if deleter.is_none:
+        try:
+            found.__delete__(owner.value)
+        except AttributeError as e:
+            raise raising(e) from None
+    m.call(deleter, [owner], {})
+
+
 _OF_EXCEPTIONS = {"args", "__cause__", "__context__", "__suppress_context__", "__notes__"}
 
 
@@ -259,6 +323,12 @@ def delete(m: Machine, owner: Value, name: str) -> None:
         m.tracer.effects.dressed.add(id(owner))
         assign(m, owner, name, DELETED)
         return
+    if isinstance(owner, Known) and _is_written_plainly(owner, name):
+        if name not in vars(owner.value) or m.tracer.effects.attributes.get((id(owner.value), name)) is not None:
+            raise Break("FL110", what=what, why="the attribute is not the class's own")
+        class_member(m, owner.value, name)  # guards that it is there
+        _write_on_class(m, owner, name, DELETED)
+        return
     if not isinstance(owner, ObjectValue) or isinstance(owner.value, BaseException):
         raise Break("FL110", what=what, why="attributes of such objects are deleted eagerly")
     deleter, place = class_member(m, owner.python_type, "__delattr__")
@@ -271,8 +341,16 @@ def delete(m: Machine, owner: Value, name: str) -> None:
 def delete_directly(m: Machine, owner: ObjectValue, name: str) -> None:
     """``object.__delattr__(owner, name)``."""
     what, kind = f"deletion of `{owner.describe()}.{name}`", owner.python_type
-    found, _ = class_member(m, kind, name)
-    if found is not ABSENT and hasattr(type(found), "__set__") and not isinstance(found, types.MemberDescriptorType):
+    found, place = class_member(m, kind, name)
+    if isinstance(found, property):
+        _delete_by_property(m, found, owner, place)
+        return
+    data = hasattr(type(found), "__set__") or hasattr(type(found), "__delete__")
+    if found is not ABSENT and data and not isinstance(found, types.MemberDescriptorType):
+        deleter, where = class_member(m, type(found), "__delete__")
+        if type(deleter) is types.FunctionType and place is not None:
+            m.call(bind(m, deleter, m.use(m.tracer.lazy(found, place)), "__delete__", where), [owner], {})
+            return
         raise Break("FL110", what=what, why="it is a descriptor that runs code")
     assigned = m.tracer.effects.attributes.get((id(owner.value), name))
     present = assigned is not None and assigned[1] is not DELETED

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import collections
 import enum
 import functools
 import threading
@@ -72,29 +73,42 @@ def class_member(m: Machine, kind: type, name: str, after: type | None = None) -
     """:func:`class_attribute` (of the classes that follow ``after``), with guards that it is found in the same place,
     and where that is; None for library classes, which do not change."""
     asked = (id(kind), name, id(after))
-    found = m.tracer.members.get(asked)
-    if found is None:  # else what was guarded holds
-        found = m.tracer.members[asked] = (kind, after, *_member_of(m, kind, name, after))
-    _, _, owner, place = found
-    return (ABSENT, None) if owner is None else (owner.__dict__[name], place)
+    known = m.tracer.members.get(asked)
+    if known is None:  # else what was guarded holds
+        known = m.tracer.members[asked] = (kind, after, *_member_of(m, kind, name, after))
+    return known[2], known[3]
 
 
-def _member_of(m: Machine, kind: type, name: str, after: type | None) -> tuple[type | None, src.Source | None]:
-    """The class that has the member, and where that is."""
+class Written:
+    """What :func:`class_member` finds where the traced program assigned the attribute of a class."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+
+
+def _member_of(m: Machine, kind: type, name: str, after: type | None) -> tuple[Any, src.Source | None]:
+    """What :func:`class_member` gives, looked for."""
     order = kind.__mro__
     if order is None:
         raise Break("FL106", what=f"{kind.__name__}.{name}", why="the class is not finished")
     for cls in order[order.index(after) + 1 if after is not None else 0 :]:
+        written = m.tracer.effects.attributes.get((id(cls), name))
+        if written is not None:
+            if written[1] is DELETED:
+                continue
+            return Written(written[1]), None
         namespace = None if classify.is_library_class(cls) else src.instance_dict(src.constant(cls, cls.__qualname__))
         if name in cls.__dict__:
             if namespace is None:
                 m.tracer.take(cls, name, cls.__dict__[name])
-            return cls, namespace and src.dict_item(namespace, name, f"{cls.__qualname__}.{name}")
+            return cls.__dict__[name], namespace and src.dict_item(namespace, name, f"{cls.__qualname__}.{name}")
         if namespace is not None:
             m.tracer.guard(
                 namespace, _hook.MISSING, name, name="MISSING", text=f"{cls.__qualname__} does not define {name}"
             )
-    return None, None
+    return ABSENT, None
 
 
 def class_function(m: Machine, found: types.FunctionType, source: src.Source | None) -> Value:
@@ -405,10 +419,15 @@ def _of_class(m: Machine, value: Known, name: str) -> Value:
     if name in ("__name__", "__qualname__", "__module__"):
         return Constant(getattr(cls, name))
     found, place = class_member(m, cls, name)
+    if type(found) is Written:
+        return m.use(found.value)
     if isinstance(found, types.ClassMethodDescriptorType):
         return Known(getattr(cls, name))
     of_metaclass = class_attribute(type(cls), name)
     if found is ABSENT and of_metaclass is ABSENT:
+        getter, where = class_member(m, type(cls), "__getattr__")
+        if type(getter) is types.FunctionType:
+            return m.use(m.call(class_function(m, getter, where), [value, Constant(name)], {}))
         raise raising(AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'", name=name, obj=cls))
     if found is ABSENT:
         return _of_metaclass(m, value, name)
@@ -445,11 +464,15 @@ def _unbound(m: Machine, value: Known, found: Any, name: str) -> Value:
 
 
 def _of_metaclass(m: Machine, value: Known, name: str) -> Value:
-    """An attribute of a class that only its metaclass defines, in Python."""
-    found, place = class_member(m, type(value.value), name)
+    """An attribute of a class that only its metaclass defines."""
+    cls = value.value
+    found, place = class_member(m, type(cls), name)
+    if name in ("__mro__", "__bases__"):
+        base = value.source or src.constant(cls, cls.__name__)
+        return m.use(m.tracer.lazy(getattr(cls, name), src.generic_attribute(base, name)))
     plain_ = type(found) in CONSTANT_TYPES and place is not None
     if not plain_ and type(found) is not types.FunctionType and not isinstance(found, property):
-        raise Break("FL106", what=f"{value.value.__name__}.{name}", why="its metaclass defines it")
+        raise Break("FL106", what=f"{cls.__name__}.{name}", why="its metaclass defines it")
     return bind(m, found, value, name, place)
 
 
@@ -480,7 +503,7 @@ DELETED = Constant(ABSENT)
 """What ``Effects.attributes`` holds for an attribute that the traced program deleted."""
 
 
-def assign(m: Machine, owner: ObjectValue | TensorValue, name: str, value: Value) -> None:
+def assign(m: Machine, owner: ObjectValue | TensorValue | Known, name: str, value: Value) -> None:
     """``owner.name = value`` where no class has a say."""
     m.tracer.effects.touch(owner, f"assignment to `{owner.describe()}.{name}`")
     key = (id(owner.value), name)
@@ -578,14 +601,43 @@ def _by_data_descriptor(
 
     ``deleted``: the traced program deleted what it gave before."""
     if not isinstance(found, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+        held = content(m, value) if type(found) is _FIELD else None
+        if isinstance(held, SequenceValue):
+            return m.use(held.items[found.__reduce__()[1][0]])
         return _by_descriptor(m, found, value, name, place)
     if value.source is not None and not deleted:
+        if isinstance(found, types.MemberDescriptorType) and not _is_filled(found, value.value):
+            text = f"{value.source} has no {name}"
+            m.tracer.guard(value.source, _hook.CALL, _Unset(found), name="MISSING", text=text)
+            return _by_getattr(m, value, name)
         return _generic(m, value.value, value.source, name)
     if isinstance(value.value, BaseException) and not deleted:
         return _of_exception(m, value, name)
     if isinstance(value.content, Constant) and not classify.is_heap_type(found.__objclass__):
         return from_plain(getattr(value.content.value, name), f"{value.describe()}.{name}")
     return _by_getattr(m, value, name)
+
+
+_FIELD = type(vars(collections.namedtuple("_", "field"))["field"])
+
+
+def _is_filled(slot: types.MemberDescriptorType, obj: Any) -> bool:
+    try:
+        slot.__get__(obj)
+    except AttributeError:
+        return False
+    return True
+
+
+class _Unset:
+    """Whether nothing is in a slot, when guards are checked."""
+
+    def __init__(self, slot: types.MemberDescriptorType) -> None:
+        self.slot = slot
+        self.__name__ = f"{slot.__name__} is unset"
+
+    def __call__(self, obj: Any) -> bool:
+        return not _is_filled(self.slot, obj)
 
 
 def _by_getattr(m: Machine, value: ObjectValue, name: str) -> Value:
@@ -674,8 +726,27 @@ def special(m: Machine, value: Value, name: str, args: list[Value]) -> Value | N
     return m.use(m.call(bind(m, method, value, name, place), args, {}))
 
 
+def has_own_metaclass(value: Value) -> bool:
+    """Whether ``value`` is a class whose metaclass may define what operators and builtins do with it."""
+    if not isinstance(value, Known):
+        return False
+    kind = type(value.value)
+    return kind is not type and issubclass(kind, type) and not issubclass(kind, enum.EnumMeta)
+
+
+def by_metaclass(m: Machine, value: Known, name: str, args: list[Value]) -> Value | None:
+    """The result of a special method that the metaclass of a class defines in Python; None when it defines none."""
+    if not has_own_metaclass(value):
+        return None
+    found, _ = class_member(m, type(value.value), name)
+    return special(m, value, name, args) if type(found) is types.FunctionType else None
+
+
 def bind(m: Machine, found: Any, receiver: Value, name: str, place: src.Source | None) -> Value:
     """What the class attribute ``found``, read at ``place``, is on an instance."""
+    if type(found) is Written:
+        value = m.use(found.value)
+        return MethodValue(value, receiver) if value.python_type is types.FunctionType else value
     if type(found) is types.FunctionType:
         return MethodValue(class_function(m, found, place), receiver)
     if isinstance(found, staticmethod):
@@ -760,6 +831,15 @@ def instance_item(m: Machine, mapping: InstanceDict, name: Any) -> Value | None:
         text=f"{name!r} not in {owner.source}.__dict__",
     )  # fmt: skip
     return None
+
+
+def store_instance_item(m: Machine, mapping: InstanceDict, name: Any, value: Value) -> None:
+    """``owner.__dict__[name] = value``, or its deletion."""
+    owner = mapping.owner
+    found, _ = class_member(m, owner.python_type, name) if isinstance(name, str) else (None, None)
+    if found is None or hasattr(type(found), "__set__"):
+        raise Break("FL110", what=f"an item of {owner.describe()}.__dict__", why="it is not the attribute of that name")
+    assign(m, owner, name, value)
 
 
 def instance_items(m: Machine, mapping: InstanceDict) -> DictValue:

@@ -214,7 +214,10 @@ def _iter_of_constant(m: Machine, value: Constant) -> Value:
 def _iter_of_known(m: Machine, value: Known) -> Value:
     if isinstance(value.value, enum.EnumMeta):
         return IteratorValue(value, iterate(m, value), born=m.tracer.now)
-    return _not_iterable(m, value) if isinstance(value.value, type) else _not_iterable_object(m, value)
+    if not isinstance(value.value, type):
+        return _not_iterable_object(m, value)
+    made = attributes.by_metaclass(m, value, "__iter__", [])
+    return _not_iterable(m, value) if made is None else iterator(m, made)
 
 
 def _not_iterable_object(m: Machine, value: Constant | Known) -> Value:

@@ -21,6 +21,7 @@ from .algebra import (
     DequeValue,
     DictValue,
     DictView,
+    Known,
     MethodValue,
     NamedMethod,
     ObjectValue,
@@ -166,6 +167,8 @@ def binary(m: Machine, function: Any, left: Value, right: Value, symbol: str) ->
         return _of_proxies(m, function, left, right, symbol)
     if any(isinstance(v, ObjectValue) or torch_function.is_subclass(v) for v in (left, right)):
         return _overloaded(m, function, left, right, symbol)
+    if attributes.has_own_metaclass(left) or attributes.has_own_metaclass(right):
+        return _overloaded(m, function, left, right, symbol)
     if symbol in _COMPARISONS:
         return compare(m, left, right, symbol)
     if isinstance(left, ActiveValue) and (result := left.binary(symbol, right)) is not None:
@@ -209,6 +212,8 @@ def _overloaded(m: Machine, function: Any, left: Value, right: Value, symbol: st
         if result is not None and not _is_not_implemented(result):
             return result
     if not isinstance(left, ObjectValue) and not isinstance(right, ObjectValue):
+        if symbol in ("==", "!=") and (isinstance(left, Known) or isinstance(right, Known)):
+            return _by_identity(identical(m, left, right), left, right, symbol)
         return operate(m, function, [left, right])
     inherited = _on_contents(m, function, left, right, symbol)
     if inherited is not None:
@@ -243,6 +248,11 @@ _DEFINED: PerKind[Value | None] = PerKind(lambda m, receiver, method, other: Non
 def _defined_by_object(m: Machine, receiver: ObjectValue, method: str, other: Value) -> Value | None:
     result = attributes.special(m, receiver, method, [other])
     return _unequal(m, receiver, other) if result is None and method == "__ne__" else result
+
+
+@_DEFINED.of(Known)
+def _defined_by_metaclass(m: Machine, receiver: Known, method: str, other: Value) -> Value | None:
+    return attributes.by_metaclass(m, receiver, method, [other])
 
 
 @_DEFINED.of(TensorValue)
@@ -339,7 +349,9 @@ def _same_callable(m: Machine, left: Value, right: Value) -> bool | None:
     """Equality of values that are equal when they are the same."""
     if isinstance(left, RuntimeNumber) or isinstance(right, RuntimeNumber):
         both = isinstance(left, RuntimeNumber) and isinstance(right, RuntimeNumber)
-        return left.token is right.token if both else None  # type: ignore[attr-defined]
+        if not both or hash in (left.function, right.function):
+            return True if both and left.function is right.function and left.token == right.token else None
+        return left.token is right.token
     if isinstance(left, MethodValue) and isinstance(right, MethodValue):
         same = identical(m, m.use(left.receiver), m.use(right.receiver))
         return same and identical(m, m.use(left.function), m.use(right.function))

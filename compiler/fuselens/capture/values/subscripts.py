@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import operator
+import types
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -108,7 +109,11 @@ def _in_constant(m: Machine, container: Constant, member: Value) -> bool:
 
 @_MEMBERS.of(Known)
 def _in_known(m: Machine, container: Known, member: Value) -> bool:
-    inside = _in_plain if isinstance(container.value, type) else _by_iteration
+    result = attributes.by_metaclass(m, container, "__contains__", [member])
+    if result is not None:
+        truth = m.truth(result)
+        return _undecided(m, container, member) if truth is None else truth
+    inside = _in_plain if isinstance(container.value, enum.EnumMeta) else _by_iteration
     return inside(m, container, member)
 
 
@@ -290,6 +295,11 @@ def _constant_item(m: Machine, container: Constant, key: Value) -> Value:
 def _known_item(m: Machine, container: Known, key: Value) -> Value:
     if not isinstance(container.value, (type, *PURE)):
         return _no_item(m, container, key)
+    getter = attributes.class_attribute(type(container.value), "__getitem__")
+    of_package = type(getter) is types.FunctionType and classify.in_packages(getter.__code__.co_filename)
+    found = None if of_package else attributes.by_metaclass(m, container, "__getitem__", [key])
+    if found is not None:
+        return found
     return fold(m, operator.getitem, [container, key], {}, "subscript")
 
 
@@ -366,6 +376,11 @@ def _store_in_dict(m: Machine, container: DictValue, key: Value, value: Value) -
     container.items[wanted] = value
 
 
+@_STORES.of(InstanceDict)
+def _store_in_instance(m: Machine, container: InstanceDict, key: Value, value: Value) -> None:
+    attributes.store_instance_item(m, container, key_of(m, key), value)
+
+
 @_STORES.of(SequenceValue)
 def _store_in_sequence(m: Machine, container: SequenceValue, key: Value, value: Value) -> None:
     if issubclass(container.kind, tuple):
@@ -425,6 +440,14 @@ def _delete_in_dict(m: Machine, container: DictValue, key: Value) -> None:
         raise key_error(wanted)
     m.tracer.effects.mutate(container)
     del container.items[wanted]
+
+
+@_DELETIONS.of(InstanceDict)
+def _delete_in_instance(m: Machine, container: InstanceDict, key: Value) -> None:
+    wanted = key_of(m, key)
+    if attributes.instance_item(m, container, wanted) is None:
+        raise key_error(wanted)
+    attributes.store_instance_item(m, container, wanted, attributes.DELETED)
 
 
 @_DELETIONS.of(SequenceValue)

@@ -64,7 +64,7 @@ def _of_tensor(m: Machine, value: TensorValue, name: str) -> Value:
     defined, place = class_member(m, value.kind, name) if torch_function.is_subclass(value) else (ABSENT, None)
     if place is None or not hasattr(type(defined), "__set__"):
         assigned = m.tracer.effects.attributes.get((id(value), name))
-        if assigned is not None:
+        if assigned is not None and name != "data":  # that one has a node
             if assigned[1] is DELETED:
                 raise absent(value.kind, name)
             return m.use(assigned[1])

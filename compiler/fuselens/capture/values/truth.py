@@ -159,7 +159,13 @@ def _of_proxy(m: Machine, value: ProxyValue) -> bool | None:
 def _of_known(m: Machine, value: Known) -> bool | None:
     if isinstance(value.value, PURE):
         return bool(value.value)
-    if isinstance(value.value, (type, types.ModuleType)) or callable(value.value):
+    if isinstance(value.value, type):
+        for name in ("__bool__", "__len__"):
+            result = attributes.by_metaclass(m, value, name, [])
+            if result is not None:
+                return m.truth(result)
+        return True
+    if isinstance(value.value, types.ModuleType) or callable(value.value):
         return True
     return _not_traced(m, value)
 
