@@ -102,6 +102,8 @@ def parts(value: Any) -> Any:
         return type(value), parts(vars(value))
     if isinstance(value, Iterator):
         return type(value), parts(list(value))
+    if isinstance(value, types.FunctionType):
+        return types.FunctionType, value.__qualname__
     if isinstance(value, types.MethodType):
         return types.MethodType, value.__func__, parts(value.__self__)
     if isinstance(value, np.ndarray) and value.dtype.kind in "OV":

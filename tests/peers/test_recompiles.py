@@ -12,7 +12,7 @@ import fuselens
 
 from .program import Program
 from .programs import recompiles
-from .test_peers import parts, same
+from .test_peers import agree, parts, same
 
 
 def outcomes(call: Callable[..., Any], program: Program) -> list[Any]:
@@ -42,8 +42,10 @@ def compilations(compile: Callable[..., Any], program: Program) -> tuple[int, li
 def test_recompiles(program: Program) -> None:
     wanted = outcomes(program.call, program)
     torch._dynamo.reset()
-    most, _ = compilations(torch.compile, program)
+    most, peers = compilations(torch.compile, program)
     fuselens.reset()
     count, found = compilations(fuselens.compile, program)
     same(found, wanted)
-    assert count <= most, f"{count} compilations, where torch.compile has {most}"
+    assert count <= most or not most or not agree(peers, wanted), (
+        f"{count} compilations, where torch.compile has {most}"
+    )

@@ -15,6 +15,7 @@ import random
 import sys
 import sysconfig
 import types
+import typing
 import warnings
 from typing import Any
 
@@ -292,12 +293,17 @@ def is_placement(kind: type) -> bool:
     return loaded is not None and issubclass(kind, loaded.Placement)
 
 
+def is_type_form(kind: type) -> bool:
+    """Whether instances of ``kind`` are what hints are written with (``Optional[int]``, a type variable), and do not change."""
+    return kind.__module__ in ("typing", "typing_extensions") or kind in (types.GenericAlias, types.UnionType)
+
+
 # builtins without side effects: computed while tracing when every argument is a constant
 FOLDED: frozenset[Any] = frozenset(
     [
         abs, bin, bool, bytes, chr, complex, divmod, float, format, hex, int, len, max, min, oct, ord, pow, range,
         repr, round, slice, str, sum, all, any, hash, ascii, callable, sys.getrecursionlimit, int.from_bytes, float.fromhex, bytes.fromhex,
-        sys.intern, str.maketrans, bytes.maketrans, torch.device, torch.finfo, torch.iinfo,
+        sys.intern, typing.get_args, typing.get_origin, str.maketrans, bytes.maketrans, torch.device, torch.finfo, torch.iinfo,
         torch.is_complex, torch.promote_types, torch.can_cast, torch.typename,
     ]
     + [v for n, v in vars(math).items() if callable(v) and not n.startswith("_")]

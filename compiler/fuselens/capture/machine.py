@@ -353,6 +353,6 @@ class Machine:
 # what the code between a handler's start and its raising again consists of
 _TESTS = {
     "PUSH_EXC_INFO", "LOAD_GLOBAL", "BUILD_TUPLE", "CHECK_EXC_MATCH", "POP_JUMP_IF", "JUMP", "COPY", "POP_EXCEPT",
-    "RERAISE", "NOP", "SWAP", "POP_TOP", "CLEANUP_THROW",
+    "RERAISE", "NOP", "SWAP", "POP_TOP", "CLEANUP_THROW", "LOAD_CONST", "STORE_FAST", "DELETE_FAST",
 }  # fmt: skip
 _CONVERTS = (Micro("CALL_INTRINSIC_1", "INTRINSIC_STOPITERATION_ERROR"),)

@@ -21,6 +21,7 @@ from ... import torch_private
 from ...system.signatures import signature
 from ..breaks import Break, Raised
 from ..calls.calls import closure_of
+from ..hook import _hook
 from ..instructions.variables import read_cell
 from ..rules.table import rule
 from ..tracing.wrapping import CONSTANT_TYPES
@@ -132,18 +133,22 @@ def _apply(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     assert isinstance(owner, Known)
     function: type[torch.autograd.Function] = owner.value
     name = function.__name__
-    if m.tracer.graphs.transformed:
-        raise Break("FL104", what=f"{name}.apply", why="inside a function transform it runs eagerly")
+    transformed = m.tracer.graphs.transformed
     inputs, divided = _inputs(m, owner, inputs, kwargs)
+    if transformed:
+        _check_transformed(m, function, divided)
     tensors = [v for v in inputs if isinstance(v, TensorValue)]
     certain = m.tracer.graphs.scopes[-1].grad_mode_known
     needs = tuple(isinstance(v, TensorValue) and v.fake.requires_grad for v in inputs)
-    context = Context(function, needs if certain else None)
+    context = Context(function, needs if certain and not transformed else None)
     forward = _trace_forward(m, owner, context, inputs, tensors, divided)
     traced = _Traced(forward, context, name)
-    differentiable = not certain or (any(needs) and torch.is_grad_enabled())
+    differentiable = transformed or not certain or (any(needs) and torch.is_grad_enabled())
     once, backwards = _trace_backwards(m, owner, traced, inputs) if differentiable else (False, {})
-    run = _running(traced, backwards, inputs, once)
+    if transformed:
+        run = _running_in_transforms(traced, forward, backwards, inputs, once)
+    else:
+        run = _running(traced, backwards, inputs, once)
     op = Operator(name, run, forward.module, *(b.module for b in backwards.values()))
     captured = [SequenceValue(s.captured, tuple) for s in (forward, *backwards.values())]
     found = apply(m, op, SequenceValue(list(tensors), tuple), *captured)
@@ -356,7 +361,7 @@ def _running(
         body, captured = ((p[patterns.index(given)]) for p in (ctx.bodies, ctx.captured))
         present = [laid(g) for g, laid in zip(grads, layouts, strict=True) if g is not None]
         held = [t for t, hole in zip(ctx.saved_tensors, holes, strict=True) if not hole]
-        found = iter(body(*present, *held, *ctx.kept, *captured))
+        found = iter(_hook.disabled(body)(*present, *held, *ctx.kept, *captured))
         returned = [next(found) if there else None for there in results[given]]
         return None, None, *(r for r, t in zip(returned, of_tensors, strict=True) if t)
 
@@ -371,6 +376,64 @@ def _running(
         if aliases and any(map(torch_private.is_functional, tensors)):
             raise RuntimeError("its forward returns an input or a view of one")
         return made.apply(bodies, captured, *tensors)
+
+    return run
+
+
+def _check_transformed(m: Machine, function: type[torch.autograd.Function], divided: bool) -> None:
+    """Whether transforms of ``torch.func`` take the function, and vmap goes over what it computes, not by a rule of its own."""
+    what = f"{function.__name__}.apply"
+    if not divided:
+        raise Break("FL104", what=what, why="transforms take no function without a setup_context")
+    mapped = any(scope.mapped is not None for scope in m.tracer.graphs.scopes)
+    if mapped and not getattr(function, "generate_vmap_rule", False):
+        raise Break("FL104", what=what, why="inside vmap it has a rule of its own, or none")
+
+
+def _running_in_transforms(
+    traced: _Traced, body: Subgraph, backwards: dict[tuple[bool, ...], Subgraph], inputs: list[Value], once: bool
+) -> Callable[..., tuple[Any, ...]]:
+    """As :func:`_running`, of a function that transforms take: it keeps inputs, outputs, and further outputs that nobody sees."""
+    assert isinstance(traced.saved, SequenceValue)
+    if traced.dirty or len(backwards) > 1:
+        raise Break("FL104", what=f"{traced.name}.apply", why="inside a function transform it runs eagerly")
+    count = len(traced.tensors)
+    held = [v.node for v in (*leaves([traced.saved]), *leaves([traced.kept])) if isinstance(v, TensorValue)]
+    given = [n for n in body.module.graph.nodes if n.op == "placeholder"]
+    known = [*given, *(t.node for t in traced.tensors)]
+    more = [n for n in dict.fromkeys(held) if n not in known]
+    places = [[*known, *more].index(n) for n in held]
+    further = [count + held.index(n) for n in more]
+    (results,) = ([isinstance(v, TensorValue) for v in b.output.items] for b in backwards.values())  # type: ignore[attr-defined]
+    of_tensors = [isinstance(v, TensorValue) for v in inputs]
+    layouts = [_layout(t.fake) for t in traced.tensors]
+
+    def forward(bodies: Any, captured: Any, *tensors: torch.Tensor) -> Any:
+        found = bodies[0](*tensors, *captured[0])
+        return (*found[:count], *(found[i] for i in further))
+
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        bodies, captured, *tensors = inputs
+        pool = [*tensors, *captured[0], *output]
+        ctx.bodies = bodies
+        ctx.save_for_backward(*(pool[i] for i in places), *captured[1])
+        ctx.mark_non_differentiable(*(output[i] for i in traced.constant), *output[count:])
+
+    def backward(ctx: Any, *grads: Any) -> Any:
+        present = [laid(g) for g, laid in zip(grads[:count], layouts, strict=True)]
+        found = iter(_hook.disabled(ctx.bodies[1])(*present, *ctx.saved_tensors))
+        returned = [next(found) if there else None for there in results]
+        return None, None, *(r for r, t in zip(returned, of_tensors, strict=True) if t)
+
+    methods = {
+        "forward": staticmethod(forward), "setup_context": staticmethod(setup_context), "generate_vmap_rule": True,
+        "backward": staticmethod(once_differentiable(backward) if once else backward),
+    }  # fmt: skip
+    made: Any = type(traced.name, (torch.autograd.Function,), methods)
+
+    def run(*args: Any) -> tuple[Any, ...]:
+        bodies, (tensors, *captured) = args[:2], args[2:]
+        return made.apply(bodies, captured, *tensors)[:count]
 
     return run
 

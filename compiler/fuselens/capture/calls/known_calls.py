@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+import typing
 from typing import TYPE_CHECKING, Any
 
 from .. import classify
@@ -157,6 +158,15 @@ def _call_bound(m: Machine, value: Known, args: list[Value], kwargs: dict[str, V
     if type(obj.__self__) in (frozenset, str, bytes):
         return fold(m, obj, args, kwargs, value.describe())  # such as keyword.iskeyword
     return _without_rule(m, value, args, kwargs)
+
+
+@_BY_TYPE.of(type(typing.List[int]))  # noqa: UP006
+def _call_generic(m: Machine, value: Known, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``Box[int](3)``: an instance of the class, which knows what it was called by."""
+    made = m.use(m.call(Known(value.value.__origin__), args, kwargs))
+    if isinstance(made, ObjectValue) and hasattr(made.value, "__dict__"):
+        assignments.store(m, made, "__orig_class__", value)
+    return made
 
 
 @_BY_TYPE.of(type)

@@ -23,6 +23,7 @@ from ..rules.torch_calls import LOOKING, scaled
 from ..tracing import contents
 from ..values import assignments, attributes, tensor_attributes, text
 from ..values.algebra import (
+    ActiveValue,
     ArrayValue,
     CombinedIterator,
     Constant,
@@ -304,6 +305,59 @@ def _new(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[str, V
     return m.use(m.call(FunctionValue(torch_polyfills.legacy_tensor, None), [*described, *args], {}))
 
 
+class HandleValue(ActiveValue):
+    """What ``register_hook`` of an input gave. It is registered after the graph, unless it was removed before."""
+
+    __slots__ = ("tensor", "hook")
+
+    def __init__(self, tensor: TensorValue, hook: Value) -> None:
+        super().__init__(None)
+        self.tensor = tensor
+        self.hook = hook
+
+    @property
+    def python_type(self) -> type:
+        return torch.utils.hooks.RemovableHandle
+
+    def attribute(self, m: Machine, name: str) -> Value | None:
+        return NamedMethod(self, name) if name == "remove" else None
+
+    @property
+    def maker(self) -> Any:
+        return torch.Tensor.register_hook
+
+    @property
+    def parts(self) -> list[Value]:
+        return [self.tensor, self.hook]
+
+
+def _is_there(handle: Any) -> None:
+    """What the code after the graph calls to have a hook registered: its argument is made, and that is all."""
+
+
+@METHODS.of(HandleValue)
+def _remove_hook(m: Machine, value: HandleValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    calls = m.tracer.effects.calls
+    registered = [i for i, (function, given) in enumerate(calls) if function is _is_there and given[0] is value]
+    if m.tracer.graphs.nested or len(registered) != 1:
+        return _no_method(m, value, name, args, kwargs)
+    del calls[registered[0]]
+    return Constant(None)
+
+
+def _register_hook(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """``tensor.register_hook(hook)`` of a leaf that existed before: gradients reach it after the graph."""
+    fake = tensor.fake
+    if len(args) != 1 or kwargs or tensor.source is None or m.tracer.graphs.nested:
+        return None
+    if not (fake.requires_grad and fake.is_leaf):
+        return None
+    tensor_attributes.guard_leaf(m, tensor)
+    handle = HandleValue(tensor, m.use(args[0]))
+    m.tracer.effects.calls.append((_is_there, (handle,)))
+    return handle
+
+
 def _storage_offset(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     if args or kwargs or not m.tracer.graphs.owns_storage(tensor):
         return None
@@ -325,6 +379,7 @@ def _requires_grad(m: Machine, tensor: TensorValue, args: list[Value], kwargs: d
 _TENSOR_RULES: dict[str, Callable[[Machine, TensorValue, list[Value], dict[str, Value]], Value | None]] = {
     "__setitem__": _tensor_setitem,
     "set_": _set,
+    "register_hook": _register_hook,
     "new": _new,
     "item": _item,
     "tolist": _tolist,

@@ -56,7 +56,17 @@ from ..tracing import wrappers, wrapping
 from ..tracing.sources import GuardProgram
 from ..tracing.symbols import INTEGER, FloatCompared, NotGuardable, Sizes, SizesChanged, Variation, Violated
 from ..tracing.tracer import Tracer
-from ..values.algebra import Constant, ContextExit, Lazy, SequenceValue, SymbolValue, TensorValue, TorchContext, Value
+from ..values.algebra import (
+    Constant,
+    ContextExit,
+    LastingContext,
+    Lazy,
+    SequenceValue,
+    SymbolValue,
+    TensorValue,
+    TorchContext,
+    Value,
+)
 from ..values.iterators import abandoned
 from . import advice
 from .captured import Captured, EntryInfo, Facts
@@ -695,7 +705,7 @@ def unfinished(contexts: list[TorchContext], machine: Machine) -> None:
     """Sees to it that the code after the graph can go back into every context: those of ``with`` in the frame itself."""
     kept = [v.context for v in machine.stack if isinstance(v, ContextExit)]
     for context in contexts:
-        if context not in kept:
+        if context not in kept and not isinstance(context, LastingContext):
             raise CannotRebuild(context.born, context.describe(), "it is entered inside another function")
 
 

@@ -13,6 +13,7 @@ import torch.nn.attention
 from ... import torch_private
 from .. import classify
 from ..breaks import Break
+from ..tracing.torch_state import TorchState
 from ..values import attributes
 from ..values.algebra import (
     Constant,
@@ -20,6 +21,7 @@ from ..values.algebra import (
     DictValue,
     FunctionSwitch,
     GradModeContext,
+    LastingContext,
     ObjectValue,
     SequenceValue,
     TorchContext,
@@ -99,6 +101,53 @@ def _set_grad_mode(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> V
         raise Break("FL104", what="torch.set_grad_enabled", why="the mode stays changed, so it is changed eagerly")
     set_grad_enabled(m, enabled)
     return Constant(None)
+
+
+class Changed:
+    """A context in which a setting of torch is as ``change(*args)`` makes it; ``read`` gives the arguments that undo that."""
+
+    def __init__(self, change: Callable[..., Any], read: Callable[[], tuple[Any, ...]], *args: Any) -> None:
+        self.change, self.read, self.args = change, read, args
+        self.before: tuple[Any, ...] = ()
+
+    def __enter__(self) -> None:
+        self.before = self.read()
+        self.change(*self.args)
+
+    def __exit__(self, *_: object) -> None:
+        self.change(*self.before)
+
+
+def _default_dtype() -> tuple[Any, ...]:
+    return (torch.get_default_dtype(),)
+
+
+def _determinism() -> tuple[Any, ...]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def _use_deterministic(mode: bool, warn_only: bool = False) -> None:
+    torch.use_deterministic_algorithms(mode, warn_only=warn_only)
+
+
+def _stays(function: Any, change: Any, read: Any, guard: Callable[[TorchState], None]) -> None:
+    """A call of ``function`` changes a setting from here on: in the graph, where it ends before the graph does, and after it."""
+
+    @rule(function)
+    def run(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        state = m.tracer.torch_state
+        inside = any(not isinstance(c, LastingContext) for c in state.contexts)
+        known = [plain(m.use(v)) for v in (*args, *kwargs.values())]
+        if inside or UNKNOWN in known or m.tracer.graphs.nested or set(kwargs) - {"d", "mode", "warn_only"}:
+            raise Break("FL113", what=function.__name__, why="the mode stays changed, so it is changed eagerly")
+        guard(state)
+        enter(m, LastingContext(functools.partial(Changed, change, read, *known)))
+        m.tracer.effects.calls.append((change, tuple(Constant(v) for v in known)))
+        return Constant(None)
+
+
+_stays(torch.set_default_dtype, torch.set_default_dtype, _default_dtype, lambda state: state.guard_ambient(None))
+_stays(torch.use_deterministic_algorithms, _use_deterministic, _determinism, lambda state: state.guard_determinism())
 
 
 def context_of(m: Machine, value: Value) -> TorchContext | None:

@@ -23,6 +23,7 @@ from ..polyfills import python as polyfills
 from ..tracing import sources as src
 from ..values import assignments, attributes, function_attributes
 from ..values.algebra import (
+    ActiveValue,
     CellValue,
     Constant,
     DictValue,
@@ -126,6 +127,16 @@ def _signature(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value
         return Known(inspect.signature(looked_at))
     except Exception as error:  # noqa: BLE001 - 3.14 evaluates annotations now, which runs anything
         raise Break("FL104", what="inspect.signature", why=f"it raises {type(error).__name__}") from None
+
+
+@rule(inspect.getfullargspec)
+def _full_arguments(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    _signature(m, args, kwargs)  # guards what it is read from
+    value = m.use(args[0])
+    function = m.use(value.function) if isinstance(value, MethodValue) else value
+    assert isinstance(function, FunctionValue)
+    bound = types.MethodType(function.function, object()) if isinstance(value, MethodValue) else function.function
+    return from_plain(inspect.getfullargspec(bound), "inspect.getfullargspec")
 
 
 @rule(inspect.Signature.bind)
@@ -442,6 +453,44 @@ def _getter(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str,
 
 for _kind in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
     CALLS[_kind] = _getter
+
+
+class ReferenceValue(ActiveValue):
+    """A weak reference that the trace made, to an object that somebody else holds."""
+
+    __slots__ = ("referent",)
+
+    def __init__(self, referent: Value) -> None:
+        super().__init__(None)
+        self.referent = referent
+
+    @property
+    def python_type(self) -> type:
+        return weakref.ref
+
+    def call(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+        return None if args or kwargs else self.referent
+
+    @property
+    def maker(self) -> Any:
+        return weakref.ref
+
+    @property
+    def parts(self) -> list[Value]:
+        return [self.referent]
+
+
+@rule(weakref.ref)
+def _reference(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    referent = m.use(args[0]) if len(args) == 1 and not kwargs else None
+    if referent is None or referent.source is None or isinstance(referent, (Constant, SequenceValue, DictValue)):
+        raise Break("FL104", what="weakref.ref", why="how long the object lives only the running program knows")
+    return ReferenceValue(referent)
+
+
+@rule(weakref.proxy)
+def _weak_proxy(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    raise Break("FL104", what="weakref.proxy", why="how long the object lives only the running program knows")
 
 
 def _referent(reference: Any) -> Any:

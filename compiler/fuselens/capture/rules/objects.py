@@ -252,7 +252,8 @@ def _bound(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @rule(id)
 def _id(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     value = m.use(args[0])
-    return RuntimeNumber(id, [value], value.function if isinstance(value, FunctionValue) else value)
+    known = {FunctionValue: "function", Known: "value"}.get(type(value))
+    return RuntimeNumber(id, [value], value if known is None else getattr(value, known))
 
 
 @rule(threading.get_ident)

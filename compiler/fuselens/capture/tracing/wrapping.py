@@ -171,6 +171,7 @@ def _is_known_by_identity(kind: type) -> bool:
         issubclass(kind, (type, types.ModuleType))
         or kind in IMMUTABLE
         or classify.is_numpy_description(kind)
+        or classify.is_type_form(kind)
         or classify.is_library_kind(kind)
         or classify.is_placement(kind)
     )
@@ -200,8 +201,6 @@ def _integer_varies(tracer: Tracer, value: int, source: Source) -> bool:
 def _float_varies(tracer: Tracer, value: float, source: Source) -> bool:
     """As :func:`_integer_varies`, for a float: a learning rate under a scheduler."""
     if tracer.variation is None or tracer.config.dynamic is False or not math.isfinite(value):
-        return False
-    if tracer.objects.hangs_on_module(source):
         return False
     tracer.objects.floats[source.text] = value
     return tracer.variation.float(source, value)

@@ -858,6 +858,12 @@ class TorchContext(Value):
         return type(self.maker())
 
 
+class LastingContext(TorchContext):
+    """A setting that the program has changed: as a context it lasts until the graph ends, and code after the graph makes it again."""
+
+    __slots__ = ()
+
+
 class DeviceSwitch(TorchContext):
     """A context in which tensors are made on ``device``, where a call says nothing else."""
 

@@ -150,7 +150,12 @@ def from_plain(obj: Any, what: str) -> Value:
         return ProxyValue(from_plain(dict(obj), what))
     if type(obj) in CONSTANT_TYPES or isinstance(obj, enum.Enum):
         return Constant(obj)
-    if isinstance(obj, _STATIC) or classify.is_library_callable(obj) or classify.is_numpy_description(type(obj)):
+    if (
+        isinstance(obj, _STATIC)
+        or classify.is_type_form(type(obj))
+        or classify.is_library_callable(obj)
+        or classify.is_numpy_description(type(obj))
+    ):
         return Known(obj)
     raise Break("FL104", what=what, why=f"it returns a {type(obj).__name__}")
 

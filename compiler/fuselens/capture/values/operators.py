@@ -351,6 +351,8 @@ def _same_callable(m: Machine, left: Value, right: Value) -> bool | None:
         both = isinstance(left, RuntimeNumber) and isinstance(right, RuntimeNumber)
         if not both or hash in (left.function, right.function):
             return True if both and left.function is right.function and left.token == right.token else None
+        if isinstance(left.token, Constant) and isinstance(right.token, Constant):  # equal ones may be several objects
+            return True if left.token.source is not None and left.token.source == right.token.source else None
         return left.token is right.token
     if isinstance(left, MethodValue) and isinstance(right, MethodValue):
         same = identical(m, m.use(left.receiver), m.use(right.receiver))

@@ -293,6 +293,8 @@ def _constant_item(m: Machine, container: Constant, key: Value) -> Value:
 
 @_ITEMS.of(Known)
 def _known_item(m: Machine, container: Known, key: Value) -> Value:
+    if classify.is_type_form(type(container.value)):
+        return fold(m, operator.getitem, [container, key], {}, "subscript")
     if not isinstance(container.value, (type, *PURE)):
         return _no_item(m, container, key)
     getter = attributes.class_attribute(type(container.value), "__getitem__")
