@@ -1,7 +1,8 @@
 """Every base model of the installed transformers, small: how many are captured whole, and whether they agree with eager.
 
-    python -m benchmarks.corpus [--training] [--backend eager] [--only REGEX] [--shard 1/2] [--jobs 1] [--json FILE]
+    python -m benchmarks.corpus [--training] [--peer] [--backend eager] [--only REGEX] [--shard 1/2] [--jobs 1] [--json FILE]
 
+With ``--peer`` also how many graphs ``torch.compile`` makes of those that are not whole.
 Each model runs in a process of its own: eagerly twice, then compiled. Backend *eager* runs what was captured as it is;
 *fuselens* makes kernels. Results agree within rounding: some models compute in another way where they are compiled.
 ``--json`` gets a line for each model as it comes; those that are in it are not run again, unless ``--again REGEX``
@@ -41,7 +42,7 @@ def _child(name: str, options: argparse.Namespace, sender: Connection) -> None:
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
     try:
-        sender.send(process.main(name, options.training, options.backend, MEMORY))
+        sender.send(process.main(name, options.training, options.backend, MEMORY, options.peer))
     except BaseException as e:  # noqa: BLE001 - SystemExit, too: it is the finding
         sender.send(json.dumps({"outcome": "crashed", "why": f"{type(e).__name__}: {e}"[:400]}))
     os._exit(0)
@@ -91,6 +92,14 @@ def table(rows: dict[str, Row]) -> str:
             out.append(
                 f"- {outcome}, {len(names)}: {why[:160]} ({', '.join(names[:6])}{', …' if len(names) > 6 else ''})"
             )
+    both = {name: (row["graphs"], row["peer_graphs"]) for name, row in rows.items() if row.get("peer_graphs")}
+    if both:
+        more = {name: counts for name, counts in both.items() if counts[0] > counts[1]}
+        total = [sum(counts) for counts in zip(*both.values(), strict=True)]
+        out.append(
+            f"- {len(both)} that are not whole: {total[0]} graphs, of torch.compile {total[1]}; more in {len(more)}:"
+        )
+        out += [f"  - {name}: {ours}, torch.compile {peers}" for name, (ours, peers) in more.items()]
     fallen = [name for name, row in rows.items() if row.get("fallbacks")]
     if fallen:
         out.append(f"- {len(fallen)} have a graph that runs eagerly: {', '.join(fallen[:20])}")
@@ -109,6 +118,9 @@ def main() -> None:
         prog="python -m benchmarks.corpus", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--training", action="store_true", help="with dropout and gradients, which are compared, too")
+    parser.add_argument(
+        "--peer", action="store_true", help="count torch.compile's graphs of models that are not whole, too"
+    )
     parser.add_argument("--backend", default="eager", help="eager or fuselens")
     parser.add_argument("--only", default="", metavar="REGEX", help="of a model's type")
     parser.add_argument("--shard", default="1/1", help="i/n: each n-th model, from the i-th")

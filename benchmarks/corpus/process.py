@@ -24,8 +24,9 @@ NOT_COMPILED = {"FL109", "FL112"}  # frames that run as written: as good as a br
 Found = dict[str, Any]
 
 
-def found(name: str, training: bool, backend: str) -> Found:
-    """What became of ``name``: its ``outcome`` is eager, whole, broken, wrong or crashed."""
+def found(name: str, training: bool, backend: str, peer: bool = False) -> Found:
+    """What became of ``name``: its ``outcome`` is eager, whole, broken, wrong or crashed. Of one that is broken, ``peer`` asks how
+    many graphs ``torch.compile`` makes."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     start = time.perf_counter()
@@ -64,7 +65,28 @@ def found(name: str, training: bool, backend: str) -> Found:
     out["error"] = worst[0]
     if difference and not steady:
         return {**out, "outcome": "wrong", "why": difference[:300]}
-    return {**out, "outcome": "whole" if out["graphs"] == 1 and not out["breaks"] else "broken"}
+    if out["graphs"] == 1 and not out["breaks"]:
+        return {**out, "outcome": "whole"}
+    return {**out, "outcome": "broken", **(_of_peer(model, kwargs, training) if peer else {})}
+
+
+def _of_peer(model: torch.nn.Module, kwargs: inputs.Inputs, training: bool) -> Found:
+    """How many graphs that compute something ``torch.compile`` makes of the model."""
+    graphs = 0
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+        nonlocal graphs
+        graphs += any(n.op.startswith("call") for n in graph.graph.nodes)
+        return graph.forward
+
+    original = copy.deepcopy(model)
+    original.compile(backend=backend)
+    start = time.perf_counter()
+    try:
+        _called(original, original, kwargs, training)
+    except Exception as e:  # noqa: BLE001 - of which we only tell
+        return {"peer": f"{type(e).__name__}: {e}"[:200]}
+    return {"peer_graphs": graphs, "peer_seconds": round(time.perf_counter() - start, 2)}
 
 
 def _place(diagnostic: Any) -> str:
@@ -153,9 +175,9 @@ def _tensors(value: Any, seen: set[int]) -> list[torch.Tensor]:
     return []
 
 
-def main(name: str, training: bool, backend: str, limit: int) -> str:
+def main(name: str, training: bool, backend: str, limit: int, peer: bool) -> str:
     """As a line of JSON. ``limit``: bytes of memory."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    return json.dumps(found(name, training, backend))
+    return json.dumps(found(name, training, backend, peer))
