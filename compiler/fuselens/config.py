@@ -11,7 +11,7 @@ import os
 import re
 import time
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,16 @@ class Config:
     recompile_limit: int = 8  # compilations of one frame that differ in more than its tensors, and of each of these
     accumulated_recompile_limit: int = 256  # compilations of one function and of what resumes it after graph breaks
     error_on_recompile: bool = False
+    fail_on_recompile_limit_hit: bool = (
+        False  # raise `RecompileError` where a limit is reached, in place of running eagerly
+    )
+    minimum_call_count: int = 1  # the call of a frame that compiles it; those before run eagerly
+    specialize_int: bool = False  # integers are never symbols: another one compiles again
+    specialize_float: bool = False  # nor are floats
+    suppress_errors: bool = False  # where a backend of the program's own raises, run eagerly
+    guard_filter_fn: Callable[..., Any] | None = (
+        None  # which guards to keep: entries → a bool for each; the rest is not checked
+    )
     keep_sizes: bool = True  # which sizes varied is kept in the cache: the next run begins with symbols for them
     guard_costs: bool = False  # measure each guard, for the report
     regions: bool = True  # what a graph computes again and again, as layers do, is compiled once
@@ -106,6 +116,9 @@ class Config:
             )
         if not 0.0 <= self.bucket_cap_mb < math.inf:
             raise ValueError(f"bucket_cap_mb is {self.bucket_cap_mb}: give MiB, or 0 for no buckets")
+        for name in ("recompile_limit", "accumulated_recompile_limit", "minimum_call_count"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: give 1 or more")
         if self.cache_limit < 0:
             raise ValueError(f"cache_limit is {self.cache_limit}: give bytes, or 0 for no limit")
         if not 0.0 < self.build_limit <= _WEEK:
@@ -269,6 +282,10 @@ def _value(name: str, value: Any) -> Any:
             return tuple(parts)
     elif kind in (Path, Path | None) and isinstance(value, (str, os.PathLike)):
         return Path(value).expanduser()
+    elif name == "guard_filter_fn":
+        if value is None or callable(value):
+            return value
+        raise TypeError(f"option guard_filter_fn takes a function, not {value!r}")
     elif isinstance(value, (int, float) if kind is float else kind):
         return value
     raise TypeError(f"option {name} takes {kind.__name__ if isinstance(kind, type) else kind}, not {value!r}")
@@ -289,7 +306,8 @@ def assembly_of(config: Config) -> frozenset[str]:
 # What a graph becomes does not depend on how it was captured, how often, where things are kept and what is printed.
 _APART = frozenset({
     "fullgraph", "dynamic", "symbolic_module_integers", "capture_scalar_outputs", "capture_dynamic_output_shape_ops",
-    "recompile_limit", "accumulated_recompile_limit", "error_on_recompile", "keep_sizes", "guard_costs", "cuda_graph_memory",
+    "recompile_limit", "accumulated_recompile_limit", "error_on_recompile", "fail_on_recompile_limit_hit", "minimum_call_count",
+    "specialize_int", "specialize_float", "suppress_errors", "guard_filter_fn", "keep_sizes", "guard_costs", "cuda_graph_memory",
     "keep_freed_memory", "build", "build_limit", "explore", "weightless", "execution", "preview", "as_mode",
     "ranks", "mesh", "measure_overlap",
     "cache_dir", "cache_limit", "remote_cache", "remote_cache_secret", "print_after", "dump", "strict", "live",
@@ -308,6 +326,8 @@ _OF_CAPTURE = (
     "symbolic_module_integers",
     "capture_scalar_outputs",
     "capture_dynamic_output_shape_ops",
+    "specialize_int",
+    "specialize_float",
     "strict",
 )
 

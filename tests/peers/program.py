@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,12 +13,14 @@ Make = Callable[[], tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Program:
-    """``arguments`` are made for each call: a program may write to them. ``gap`` says what is not there yet."""
+    """``arguments`` are made for each call: a program may write to them. ``gap`` says what is not there yet. ``settings`` are
+    torch's own, under which it is compiled."""
 
     name: str
     call: Callable[..., Any]
     arguments: Make
     gap: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Programs:
@@ -27,9 +29,11 @@ class Programs:
     def __init__(self) -> None:
         self.all: list[Program] = []
 
-    def __call__(self, arguments: Make = tuple, gap: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def __call__(
+        self, arguments: Make = tuple, gap: str = "", **settings: Any
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def kept(call: Callable[..., Any]) -> Callable[..., Any]:
-            self.all.append(Program(call.__name__, call, arguments, gap))
+            self.all.append(Program(call.__name__, call, arguments, gap, settings))
             return call
 
         return kept

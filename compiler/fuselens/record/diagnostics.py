@@ -241,6 +241,13 @@ TABLE: dict[str, Entry] = {
             "recompiled {count} times for one reason: {what}",
             "Each call in which this differs may be compiled again, until the function reaches its limit ({limit}) and runs eagerly.",
         ),
+        _e(
+            "FL206",
+            "torch's setting not followed",
+            "`{what}` is not followed: {why}",
+            "Settings of torch's own compiler mean the same here where they can. This one does not; it is said once.",
+            severity="information",
+        ),
         # --- FL3xx: autograd ----------------------------------------------------------------------------------
         _e(
             "FL301",

@@ -117,6 +117,30 @@ def uncompiled_call(module: torch.nn.Module) -> Callable[..., Any]:
     return module if module.__dict__.get("_compiled_call_impl") is None else module._call_impl
 
 
+def _peer_settings() -> Any:
+    """The module of the peer's settings, once somebody has loaded it."""
+    module = sys.modules.get("torch._dynamo.config")
+    return module if module is not None and module is not _PEER_CONFIG and hasattr(module, "_config") else None
+
+
+def peer_setting(name: str) -> Any:
+    """One of the peer's settings; None where nobody has loaded them."""
+    module = _peer_settings()
+    return None if module is None else getattr(module, name, None)
+
+
+def changed_peer_settings() -> dict[str, Any]:
+    """Those of the peer's settings that a program, or its environment, has changed."""
+    module = _peer_settings()
+    if module is None:
+        return {}
+    entries = {
+        n: e for n, e in module._config.items() if e.alias is None and not n.startswith("_") and n != "TYPE_CHECKING"
+    }
+    changed = {name: getattr(module, name) for name in entries if not module._is_default(name)}
+    return {name: value for name, value in changed.items() if value != entries[name].default}  # else it was set back
+
+
 PEER_STANCE_MODULE, PEER_STANCE = "torch._dynamo.eval_frame", "_stance"
 # sets the peer's evaluator of this thread (None: off) and returns what it was; C itself, or the peer would trace it
 SWITCH_PEER: Callable[[Any], Any] = private.peer_evaluator

@@ -19,7 +19,7 @@ from ..breaks import Break, Raised, raising
 from ..hook import _hook
 from ..polyfills import python as polyfills
 from ..rules import contexts, torch_function
-from ..rules.compiler import marked
+from ..rules.compiler import marked, told
 from ..rules.table import CODE_RULES, NAMED_RULES, RULES
 from ..rules.torch_calls import set_grad_enabled
 from ..tracing import sources as src
@@ -142,6 +142,9 @@ def _call_function(m: Machine, value: FunctionValue, args: list[Value], kwargs: 
 def _by_rule(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     """What a rule makes of a function's call, or the node that records it; None when the function is traced."""
     function = value.function
+    said = told(m, function, args, kwargs)
+    if said is not None:
+        return said
     in_graph = classify.is_graph_callable(function)
     asked = in_graph and torch_function.concerned(m, args, kwargs)
     if function in RULES and not asked:

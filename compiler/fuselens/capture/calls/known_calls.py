@@ -11,7 +11,7 @@ from ..arrays import numpy_calls
 from ..breaks import Break, Raised, raising
 from ..kernels import operators
 from ..rules import torch_function
-from ..rules.compiler import marked
+from ..rules.compiler import marked, told
 from ..rules.table import RULES
 from ..values import assignments, attributes, tensor_attributes
 from ..values.algebra import Constant, FunctionValue, Known, NamedMethod, ObjectValue, SymbolValue, TensorValue, Value
@@ -48,6 +48,9 @@ def _call_known(m: Machine, value: Known, args: list[Value], kwargs: dict[str, V
 def _by_rule(m: Machine, value: Known, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     """What a rule makes of a call; None when there is none. Breaks where the call must run each time."""
     obj = value.value
+    said = told(m, obj, args, kwargs) if _is_hashable(obj) else None
+    if said is not None:
+        return said
     found = RULES.get(obj) if _is_hashable(obj) else None
     if found is not None:
         if is_builtin(obj) and not fit(obj, len(args), tuple(kwargs)):

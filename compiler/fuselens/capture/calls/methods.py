@@ -38,6 +38,7 @@ from ..values.algebra import (
     NamedMethod,
     ObjectValue,
     ProxyValue,
+    RuntimeNumber,
     SequenceValue,
     SetValue,
     SliceValue,
@@ -358,6 +359,11 @@ def _register_hook(m: Machine, tensor: TensorValue, args: list[Value], kwargs: d
     return handle
 
 
+def _address(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    plain_ = tensor.kind in torch_function.PLAIN and not m.tracer.graphs.nested
+    return RuntimeNumber(torch.Tensor.data_ptr, [tensor], tensor) if plain_ and not (args or kwargs) else None
+
+
 def _storage_offset(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     if args or kwargs or not m.tracer.graphs.owns_storage(tensor):
         return None
@@ -379,6 +385,7 @@ def _requires_grad(m: Machine, tensor: TensorValue, args: list[Value], kwargs: d
 _TENSOR_RULES: dict[str, Callable[[Machine, TensorValue, list[Value], dict[str, Value]], Value | None]] = {
     "__setitem__": _tensor_setitem,
     "set_": _set,
+    "data_ptr": _address,
     "register_hook": _register_hook,
     "new": _new,
     "item": _item,

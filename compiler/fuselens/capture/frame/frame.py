@@ -49,7 +49,7 @@ from ..hook import _hook, tensor_layout
 from ..kept import frames as kept
 from ..kept.names import Gone, Nameless
 from ..machine import Machine, remembering_code
-from ..program import marks, stance
+from ..program import guard_filters, marks, stance, torch_settings
 from ..program.switches import SWITCH
 from ..tracing import sources as src
 from ..tracing import wrappers, wrapping
@@ -135,7 +135,7 @@ class FrameCompiler:
     def __init__(
         self, config: Config, compile_graph: CompileGraph, recorder: Listener, root: types.CodeType | None
     ) -> None:
-        self.config = config
+        self.config = self._given = config
         self.compile_graph = compile_graph
         self.recorder = recorder
         self.root = root
@@ -143,6 +143,7 @@ class FrameCompiler:
         self._warned: set[Any] = set()
         self.resumes = Resumes()
         self._called_once: set[types.CodeType] = set()  # under the stance eager_then_compile
+        self._calls: Counter[types.CodeType] = Counter()  # with `minimum_call_count`, those that ran eagerly for it
         self._compilations: Counter[Any] = Counter()  # of a function and its resume functions together
         self._causes: Counter[tuple[types.CodeType, advice.Cause]] = Counter()  # of recompilations
 
@@ -156,6 +157,9 @@ class FrameCompiler:
         try:
             return self._entry_for(function, code, args, misses)
         except (CodedError, UsageError, BackendError) as error:  # what the program asked to be told
+            if isinstance(error, BackendError) and self.config.suppress_errors:
+                self._failed(code, error)
+                return None
             # Our own frames say nothing to it.
             raise error.with_traceback(None) from error.__cause__
         except FuselensWarning:
@@ -173,6 +177,7 @@ class FrameCompiler:
         self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], misses: tuple[Any, ...]
     ) -> _hook.Entry | None:
         """The entry of a frame that is compiled; None where it runs eagerly."""
+        self.config = torch_settings.follow(self._given)
         if code is not self.root and not classify.frame_is_captured(code):
             _hook.skip(code, recursive=torch_private.is_peer_code(code) or classify.runs_imports(code))
             return None
@@ -214,8 +219,10 @@ class FrameCompiler:
             count = min(count, len(misses)) or max(count, len(misses))  # other functions of this code count, too
             causes = [(n, cause.advice) for (of, cause), n in self._causes.items() if of is code]
             hints = (max(causes)[1],) if causes else ()
+            told = make("FL202", _first_span(code), hints=hints, what=code.co_qualname, count=count, mode=self.mode)
+            if self.config.fail_on_recompile_limit_hit:
+                raise RecompileError(dataclasses.replace(told, severity="error"))
             if self._computes(code, misses):
-                told = make("FL202", _first_span(code), hints=hints, what=code.co_qualname, count=count, mode=self.mode)
                 self._once(code, told)
             return False
         self._compilations[family] += 1
@@ -278,6 +285,11 @@ class FrameCompiler:
 
     def _stance_allows(self, code: types.CodeType, misses: tuple[Any, ...]) -> bool:
         """Whether to compile now; raises UsageError where the stance makes that an error."""
+        if torch_settings.is_disabled():
+            return False
+        if not misses and self._calls[code] + 1 < self.config.minimum_call_count:
+            self._calls[code] += 1
+            return False
         match stance.current():
             case "force_eager" | "eager_on_recompile":
                 return False
@@ -504,6 +516,8 @@ class FrameCompiler:
                 self.variations[resuming].axes.update(axes)
             if (varied := tracer.varied(self.variations[code])) and (sizes := self._kept_sizes(code)) is not None:
                 sizes.add(varied)
+        if self.config.guard_filter_fn is not None:
+            guard_filters.apply(tracer.guards, self.config.guard_filter_fn, args, function)
         entry = _hook.Entry(tracer.guards.build(), replacement.code, replacement.gather_slot)
         entry.info = EntryInfo(tracer.guards.records, tracer.guards.texts, tracer.graphs.operations > 0)
         tracer.remember(self.variations[code])

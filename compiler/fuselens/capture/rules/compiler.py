@@ -9,9 +9,21 @@ import torch
 from ... import torch_private
 from .. import classify
 from ..breaks import Break, UsageError
-from ..program import marks
+from ..hook import _hook
+from ..program import marks, torch_settings
 from ..tracing import sources as src
-from ..values.algebra import Constant, FunctionValue, ObjectValue, Value
+from ..values.algebra import (
+    Constant,
+    DictValue,
+    FunctionValue,
+    Known,
+    MadeFunction,
+    MethodValue,
+    ObjectValue,
+    SequenceValue,
+    TensorValue,
+    Value,
+)
 from ..values.known import UNKNOWN, deep_use, plain
 from .table import rule
 
@@ -46,6 +58,24 @@ def marked(m: Machine, value: Value, obj: Any, args: list[Value], kwargs: dict[s
     raise Break("FL114", what=name, why=reason(obj))
 
 
+def told(m: Machine, obj: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """The result of calling ``obj`` where torch's settings name it as one that only tells somebody something; else None."""
+    ignored, reorderable = torch_settings.logging_functions()
+    if not (ignored or reorderable):
+        return None
+    if obj in ignored:
+        return Constant(None)
+    known = all(isinstance(m.use(v), (Constant, TensorValue)) for v in (*args, *kwargs.values()))
+    if obj not in reorderable or not known or m.tracer.graphs.nested:
+        return None
+    given = SequenceValue([m.use(a) for a in args], tuple), DictValue({k: m.use(v) for k, v in kwargs.items()})
+    m.tracer.effects.calls.append((_call, (Known(obj), *given)))
+    return Constant(None)
+
+
+_call = _hook.disabled(lambda function, args, kwargs: function(*args, **kwargs))
+
+
 def reason(obj: Any) -> str:
     """The reason that was given to ``disable``, for the diagnostic."""
     said = getattr(obj, "__fuselens_reason__", None) or getattr(obj, "_torchdynamo_disable_msg", None)
@@ -70,6 +100,15 @@ def _real(m: Machine, value: Value, name: str) -> Any:
     if known is UNKNOWN:
         raise Break("FL104", what=name, why=f"its argument {value.describe()} is not known while tracing")
     return known
+
+
+@rule(torch.compile)
+def compiles(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``torch.compile(f)`` in compiled code: what it returns does what ``f`` does, and is compiled where it is called."""
+    given = m.use((*args, *(v for k, v in kwargs.items() if k == "model"), Constant(None))[0])
+    if not isinstance(given, (FunctionValue, MadeFunction, MethodValue, ObjectValue)):
+        raise Break("FL104", what="torch.compile", why="what it is given is not known while tracing")
+    return given
 
 
 @rule(torch.compiler.is_dynamo_compiling)

@@ -192,6 +192,8 @@ def _integer_varies(tracer: Tracer, value: int, source: Source) -> bool:
     """Whether the integer at ``source`` is a symbol. What hangs on an nn.Module is configuration, and is not."""
     if tracer.variation is None or tracer.config.dynamic is False or abs(value) > LARGEST:
         return False
+    if tracer.config.specialize_int:
+        return False
     if not tracer.config.symbolic_module_integers and tracer.objects.hangs_on_module(source):
         return False
     tracer.objects.integers[source.text] = value
@@ -200,7 +202,8 @@ def _integer_varies(tracer: Tracer, value: int, source: Source) -> bool:
 
 def _float_varies(tracer: Tracer, value: float, source: Source) -> bool:
     """As :func:`_integer_varies`, for a float: a learning rate under a scheduler."""
-    if tracer.variation is None or tracer.config.dynamic is False or not math.isfinite(value):
+    config = tracer.config
+    if tracer.variation is None or config.dynamic is False or config.specialize_float or not math.isfinite(value):
         return False
     tracer.objects.floats[source.text] = value
     return tracer.variation.float(source, value)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ... import torch_private
 from ..arrays import operations as arrays
 from ..breaks import Break, raising
 from ..rules import torch_function
@@ -351,6 +352,8 @@ def _same_callable(m: Machine, left: Value, right: Value) -> bool | None:
         both = isinstance(left, RuntimeNumber) and isinstance(right, RuntimeNumber)
         if not both or hash in (left.function, right.function):
             return True if both and left.function is right.function and left.token == right.token else None
+        if left.function is right.function is torch.Tensor.data_ptr:
+            return _same_address(left.token, right.token)
         if isinstance(left.token, Constant) and isinstance(right.token, Constant):  # equal ones may be several objects
             return True if left.token.source is not None and left.token.source == right.token.source else None
         return left.token is right.token
@@ -364,6 +367,14 @@ def _same_callable(m: Machine, left: Value, right: Value) -> bool | None:
     if isinstance(left, _CONTAINERS) and isinstance(right, _CONTAINERS) and _family(left) is not _family(right):
         return False
     return identical(m, left, right)
+
+
+def _same_address(left: TensorValue, right: TensorValue) -> bool | None:
+    """Whether the elements of two tensors begin at one place; None where they may be two views of memory that nobody knows of."""
+    one, other = left.fake, right.fake
+    if torch_private.storage_key(one) != torch_private.storage_key(other) or one.dtype != other.dtype:
+        return None
+    return one.storage_offset() == other.storage_offset() if one.numel() and other.numel() else None
 
 
 def _family(value: Value) -> type | None:

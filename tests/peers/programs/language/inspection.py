@@ -247,8 +247,10 @@ def casts(x):
 @programs(lambda: (some(3), [1, 2]))
 def abstract_collections(x, items):
     return (
-        x + 1, isinstance(items, collections.abc.Sequence), isinstance({}, collections.abc.Mapping), isinstance(iter([]), collections.abc.Iterator),
-        isinstance(len, collections.abc.Callable), isinstance(3, numbers.Number), isinstance({1}, collections.abc.Set), isinstance("a", collections.abc.Iterable),
+        x + 1, isinstance(items, collections.abc.Sequence), isinstance({}, collections.abc.Mapping),
+        isinstance(iter([]), collections.abc.Iterator),
+        isinstance(len, collections.abc.Callable), isinstance(3, numbers.Number), isinstance({1}, collections.abc.Set),
+        isinstance("a", collections.abc.Iterable),
     )  # fmt: skip
 
 
@@ -257,7 +259,7 @@ def types_compared(x):
     return (
         x + 1,
         type(x) is torch.Tensor,
-        type(3) == int,
+        type(3) is int,
         type([]) in (list, tuple),
         issubclass(bool, int),
         type(type(x)) is type,
@@ -435,8 +437,10 @@ def what_an_object_refuses(x, r):
 @programs(lambda: (some(3), "Hello, World"))
 def text_methods(x, s):
     return (
-        x + len(s), s.lower(), s.split(", "), s.replace("l", "L", 1), s.startswith(("He", "Wo")), s.find("o"), s.partition(","), s.center(16, "*"),
-        "-".join(reversed(s[:3])), s.encode().hex()[:4], s.isalpha(), s.title().swapcase(), s.zfill(14), s[::-1], "l" in s, s.count("l"), s.strip("Hd"),
+        x + len(s), s.lower(), s.split(", "), s.replace("l", "L", 1), s.startswith(("He", "Wo")), s.find("o"), s.partition(","),
+        s.center(16, "*"),
+        "-".join(reversed(s[:3])), s.encode().hex()[:4], s.isalpha(), s.title().swapcase(), s.zfill(14), s[::-1], "l" in s, s.count("l"),
+        s.strip("Hd"),
     )  # fmt: skip
 
 
@@ -444,7 +448,8 @@ def text_methods(x, s):
 def formats(x):
     n, f = 42, 3.14159
     return (
-        x + 1, f"{n:05d} {n:x} {n:#b} {f:.2f} {f:10.3e} {n!r:>6} {n=}", "%d %5.1f %s %r" % (n, f, "a", "b"), "{0} {b} {0:>3}".format(1, b=2),
+        x + 1, f"{n:05d} {n:x} {n:#b} {f:.2f} {f:10.3e} {n!r:>6} {n=}", "%d %5.1f %s %r" % (n, f, "a", "b"),
+        "{0} {b} {0:>3}".format(1, b=2),
         f"{'nested':{'>'}{10}}", format(n, ","), "{:%}".format(0.5), f"{True} {None}", string.ascii_lowercase[:3],
     )  # fmt: skip
 
@@ -453,7 +458,8 @@ def formats(x):
 def patterns(x, name):
     found = re.match(r"layer\.(\d+)\.(?P<kind>\w+)", name)
     return (
-        x * int(found.group(1)), found["kind"], found.groups(), re.sub(r"\d", "#", name), re.split(r"\.", name), re.findall(r"[a-z]+", name),
+        x * int(found.group(1)), found["kind"], found.groups(), re.sub(r"\d", "#", name), re.split(r"\.", name),
+        re.findall(r"[a-z]+", name),
         re.compile("w").search(name).start(), bool(re.fullmatch("a", name)), re.match("z", name),
     )  # fmt: skip
 
@@ -461,9 +467,12 @@ def patterns(x, name):
 @programs(lambda: (some(3), 7, 2.5))
 def numbers_of_python(x, n, f):
     return (
-        x * n + f, n // 2, n % 3, -n // 2, n ** 2, divmod(n, 3), f.is_integer(), n.bit_length(), int("12"), float("1e3"), round(f), abs(-n), n & 3, n ^ 1,
-        n << 2, ~n, bin(n), hex(255), oct(8), int("ff", 16), math.floor(f), math.ceil(f), math.gcd(12, 18), math.prod([1, 2, 3]), max(n, f), pow(n, 2, 5),
-        math.isclose(f, 2.5), math.inf > n, float("nan") != float("nan"), 1_000, n.real, complex(1, 2) * 2, min(3, 1, 2), sum([0.1] * 3), math.log2(8),
+        x * n + f, n // 2, n % 3, -n // 2, n ** 2, divmod(n, 3), f.is_integer(), n.bit_length(), int("12"), float("1e3"), round(f),
+        abs(-n), n & 3, n ^ 1,
+        n << 2, ~n, bin(n), hex(255), oct(8), int("ff", 16), math.floor(f), math.ceil(f), math.gcd(12, 18), math.prod([1, 2, 3]),
+        max(n, f), pow(n, 2, 5),
+        math.isclose(f, 2.5), math.inf > n, float("nan") != float("nan"), 1_000, n.real, complex(1, 2) * 2, min(3, 1, 2), sum([0.1] * 3),
+        math.log2(8),
     )  # fmt: skip
 
 

@@ -114,7 +114,7 @@ def gradient_penalty(x, m):
     return ((g.norm(2, dim=1) - 1) ** 2).mean()
 
 
-@programs(lambda: (leaf(3),))
+@programs(lambda: (leaf(3),), gap="the hook is compiled, too")
 def hook_of_a_tensor(x):
     y = x * 2
     y.register_hook(lambda g: g * 10)
@@ -203,7 +203,7 @@ def step_by_hand(x, m):
     return m(x)
 
 
-@programs(lambda: (some(2, 3), nn.Linear(3, 3)))
+@programs(lambda: (some(2, 3), nn.Linear(3, 3)), gap="the optimiser's step is compiled, too")
 def step_by_an_optimiser(x, m):
     opt = torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9)
     opt.zero_grad()
@@ -321,7 +321,7 @@ def pythons_random_numbers(x):
     return x * k + u, random.random(), random.choice([1, 2, 3])
 
 
-@programs(lambda: (some(3),))
+@programs(lambda: (some(3),), gap="what follows each number that is drawn is compiled")
 def pythons_random_numbers_of_ones_own(x):
     r = random.Random(3)
     return x * r.randint(1, 5) + r.random(), r.sample(range(10), 2), r.gauss(0, 1)
@@ -353,9 +353,11 @@ def numpys_random_numbers(x):
 @programs(lambda: (some(3),))
 def state_of_torch_read(x):
     return (
-        x + 1, torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled(),
+        x + 1, torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
         torch.is_autocast_enabled("cpu"), torch.get_num_threads() > 0, torch.backends.mkldnn.is_available(), torch.cuda.is_available(),
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.enabled, torch.get_float32_matmul_precision(), torch.cuda.device_count(),
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.enabled, torch.get_float32_matmul_precision(),
+        torch.cuda.device_count(),
     )  # fmt: skip
 
 
@@ -363,8 +365,10 @@ def state_of_torch_read(x):
 def more_state_of_torch_read(x):
     return (
         x + 1, torch.__version__ > "1.0", torch.version.cuda, torch.distributed.is_available(), torch.distributed.is_initialized(),
-        torch.jit.is_scripting(), torch.jit.is_tracing(), torch.onnx.is_in_onnx_export(), torch.compiler.is_exporting(), torch._C._get_tracing_state(),
-        torch.overrides.is_tensor_like(x), torch.is_anomaly_enabled(), torch.get_device_module("cpu").__name__, torch.backends.mps.is_available(),
+        torch.jit.is_scripting(), torch.jit.is_tracing(), torch.onnx.is_in_onnx_export(), torch.compiler.is_exporting(),
+        torch._C._get_tracing_state(),
+        torch.overrides.is_tensor_like(x), torch.is_anomaly_enabled(), torch.get_device_module("cpu").__name__,
+        torch.backends.mps.is_available(),
     )  # fmt: skip
 
 

@@ -301,7 +301,7 @@ def plain_rnn(x, m):
     return m(x)[0]
 
 
-@programs(lambda: (some(4, 2, 3), nn.LSTM(3, 5)))
+@programs(lambda: (some(4, 2, 3), nn.LSTM(3, 5)), gap="recurrent modules over packed sequences: two breaks")
 def packed_sequence_through_an_lstm(x, m):
     packed = pack_padded_sequence(x, torch.tensor([4, 2]))
     out, (h, _) = m(packed)
@@ -363,7 +363,7 @@ def batch_norm_in_training(x, m):
     return m(x), m.running_mean + 0, m.num_batches_tracked + 0
 
 
-@programs(lambda: (some(2, 3), nn.BatchNorm1d(3, momentum=None)))
+@programs(lambda: (some(2, 3), nn.BatchNorm1d(3, momentum=None)), gap="a break in a callee that is called twice")
 def batch_norm_with_a_cumulative_average(x, m):
     return m(x) + m(x * 2), m.running_var + 0
 

@@ -237,8 +237,10 @@ def asked_what_it_is(x):
 @programs(lambda: (some(2, 3),))
 def dtypes_asked(x):
     return (
-        torch.finfo(x.dtype).max, torch.finfo(torch.float16).eps, torch.iinfo(torch.int8).min, torch.promote_types(torch.int8, torch.float32),
-        torch.result_type(x, 1), torch.can_cast(torch.float32, torch.int8), x.dtype == torch.float32, str(x.dtype), x.dtype.itemsize, x.half().dtype,
+        torch.finfo(x.dtype).max, torch.finfo(torch.float16).eps, torch.iinfo(torch.int8).min,
+        torch.promote_types(torch.int8, torch.float32),
+        torch.result_type(x, 1), torch.can_cast(torch.float32, torch.int8), x.dtype == torch.float32, str(x.dtype), x.dtype.itemsize,
+        x.half().dtype,
     )  # fmt: skip
 
 
