@@ -73,10 +73,11 @@ from .captured import Captured, EntryInfo, Facts
 from .emit import Emitter
 from .liveness import effects, live_values, needed_nodes
 from .mismatch import mismatch
-from .resume_code import Resumes
+from .resume_code import Resumes, resumed_at
 from .resuming import OWN_MARK, RESUME_MARK
 
 log = logging.getLogger("fuselens")
+_LITTLE = 16  # operations that are not worth a graph, between two breaks in a loop
 _DECIDED_BY_DATA = ("FL101", "FL102", "FL108")
 _one_at_a_time = threading.RLock()  # torch's symbolic shapes and fake tensors keep state that threads would share
 if hasattr(os, "register_at_fork"):  # a forked process has no thread that would give back what another one holds
@@ -496,6 +497,9 @@ class FrameCompiler:
         said = None
         if trace.found is not None:
             said = self._record_break(trace.found, tracer, machine)
+            if self._is_piece_of_loop(trace, code):
+                _hook.skip(code)
+                return None
         elif tracer.graphs.operations == 0 and code is not self.root and RESUME_MARK not in code.co_name:
             _hook.skip(code)
             self._keep(kept.Made(None), function, code, args, tracer)
@@ -538,6 +542,22 @@ class FrameCompiler:
         made = kept.Made(entry, facts.shapes, graph, captured, said, broke, trace.asked, symbols, resumed)
         self._keep(made, function, code, args, tracer)
         return entry
+
+    def _is_piece_of_loop(self, trace: _Trace, code: types.CodeType) -> bool:
+        """Whether a resume function of a callee computes little before it breaks again, in a loop: such loops, in which data
+        decides at every step, run as written. What they call is compiled by itself."""
+        if trace.found is None or RESUME_MARK not in code.co_name or trace.tracer.graphs.operations > _LITTLE:
+            return False
+        if self.root is not None and code.co_qualname.split(RESUME_MARK)[0] == self.root.co_qualname:
+            return False
+        program, at = trace.machine.program, trace.machine.at
+        begin = program.index[id(resumed_at(program))]
+        for n, instruction in enumerate(program.instructions):
+            if instruction.op.startswith("JUMP_BACKWARD") and instruction.target is not None:
+                first = program.index[id(instruction.target)]
+                if first <= at <= n and begin <= n:
+                    return True
+        return False
 
     def _trace(
         self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], sizes_are: str,

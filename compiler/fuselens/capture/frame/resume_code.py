@@ -138,6 +138,14 @@ def resume_code(
     return made, {len(out) + n: index for n, index in enumerate(kept)}
 
 
+def resumed_at(program: Program) -> Instruction:
+    """The instruction at which a resume function goes on: its stack is put back, and it jumps there."""
+    begin = body_start(program.instructions)
+    jump = next(i for i in program.instructions[begin:] if i.op.startswith("JUMP") and i.target is not None)
+    assert jump.target is not None
+    return jump.target
+
+
 def eager_retry(code: types.CodeType, names: tuple[str, ...], strict: bool, writes: bool) -> Retry:
     """What runs a frame of ``code`` eagerly whose graph raised. The replacement that holds it is kept by the code itself."""
     return Retry(weakref.ref(code), eager_code, names, strict, writes)

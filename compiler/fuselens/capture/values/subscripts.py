@@ -205,9 +205,8 @@ _ITEMS: PerKind[Value] = PerKind(_no_item)
 
 @_ITEMS.of(TensorValue, ArrayValue)
 def _tensor_item(m: Machine, container: Value, key: Value) -> Value:
-    decided_by_data = isinstance(key, SymbolValue) and torch_private.number_hint(key.node.meta["val"]) is None
-    rows = isinstance(container, TensorValue) and container.kind is torch.Tensor and container.fake.ndim
-    if decided_by_data and rows:
+    rows = isinstance(container, TensorValue) and container.kind in torch_function.PLAIN and container.fake.ndim
+    if rows and isinstance(key, SymbolValue) and isinstance(key.node.meta["val"], torch.SymInt):
         return m.tracer.call("call_function", torch_private.item_at, (container, key), {}, "an item of a tensor")
     if rows and m.tracer.graphs.transformed and _is_position(m, key):
         keys = SequenceValue([key], list)
