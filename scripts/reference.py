@@ -1,6 +1,6 @@
 """Writes the tables of the reference pages that come from the code: settings, options and the command line.
 
-    reference.py            brings settings.md, cli.md and logs.md in docs/reference up to date
+    reference.py            brings settings.md, cli.md, logs.md and torch-settings.md in docs/reference up to date
     reference.py --check    changes nothing; status 1, and names, where one is not up to date
 
 A page is written by hand but for its tables, which lie between two comments: ``<!-- table: NAME -->`` and ``<!-- end -->``.
@@ -25,11 +25,12 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "compiler"), str(ROOT / "server")]
 
 from fuselens import config  # noqa: E402
+from fuselens.capture.program import torch_settings  # noqa: E402
 from fuselens.cli.parser import parser  # noqa: E402
 from fuselens.record import logs  # noqa: E402
 from fuselens_server.client import settings  # noqa: E402
 
-PAGES = tuple(ROOT / "docs" / "reference" / name for name in ("settings.md", "cli.md", "logs.md"))
+PAGES = tuple(ROOT / "docs" / "reference" / name for name in ("settings.md", "cli.md", "logs.md", "torch-settings.md"))
 _TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _NOTHING = "(empty)"
 
@@ -211,6 +212,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "editor_settings": editor_settings,
     "server_options": server_options,
     "compile_options": compile_options,
+    "torch_settings": lambda: table(
+        ("setting", "here", "how, or why"), [(f"`{name}`", what, how) for name, (what, how) in torch_settings.table().items()]
+    ),
     "commands": commands,
     "logs": lambda: table(("log", "what it tells"), [(f"`{name}`", text) for name, text in logs.ARTEFACTS.items()]),
 }

@@ -162,7 +162,8 @@ class set_stance:  # noqa: N801 - torch's own name for it
 
     "default"; "force_eager": nothing compiled runs; "eager_on_recompile": what is compiled runs, what is not runs eagerly;
     "fail_on_recompile": as before, but raises RuntimeError where it would compile; "eager_then_compile": each function
-    runs eagerly once before it is compiled. Applies to all threads. Raises ValueError for unknown stances, RuntimeError
+    runs eagerly once before it is compiled. Applies to all threads. ``skip_guard_eval_unsafe`` is a permission that is not needed:
+    guards are checked all the same. Raises ValueError for unknown stances, RuntimeError
     inside compiled code.
     """
 
@@ -171,8 +172,6 @@ class set_stance:  # noqa: N801 - torch's own name for it
     ) -> None:
         if stance not in stances.STANCES:
             raise ValueError(f"unknown stance {stance!r}; stances are {', '.join(stances.STANCES)}")
-        if skip_guard_eval_unsafe:
-            raise ValueError("skip_guard_eval_unsafe is not supported: Fuselens always checks guards")
         if force_backend is not None:
             raise ValueError("force_backend is not supported: give the backend to fuselens.compile")
         self.stance = stance
