@@ -146,7 +146,7 @@ class Machine:
         self.result: Value | None = None
         self.yielded: Value | None = None
         self.contexts: list[GradModeContext] = []
-        self.call_span: Span | None = tracer.span
+        self.call_place = tracer.place
         self.steps = 0
         if self.depth > MAXIMUM_DEPTH:
             raise too_deep(code)
@@ -170,7 +170,7 @@ class Machine:
             tracer.steps += 1
             if tracer.steps > MAXIMUM_STEPS:
                 raise FrameUnsupported(
-                    "FL109", self.call_span, what=self.code.co_qualname,
+                    "FL109", self.tracer.span, what=self.code.co_qualname,
                     why=f"more than {MAXIMUM_STEPS} instructions were unrolled",
                 )  # fmt: skip
             self.set_span()
@@ -291,9 +291,11 @@ class Machine:
     def set_span(self) -> None:
         """The tracer's position: this instruction in user code, the call in library code."""
         if self.program.library and self.parent is not None:
-            self.tracer.span = self.call_span
+            self.tracer.place = self.call_place
         else:
-            self.tracer.span = self.program.span(self.instruction) or self.tracer.span
+            instruction = self.program.instructions[self.at]
+            if instruction.position is not None and instruction.position[0] is not None:
+                self.tracer.place = self.program, instruction
 
     def user_stack(self) -> tuple[Frame, ...]:
         frames: list[Frame] = []

@@ -100,6 +100,8 @@ def spell_out_super(decoded: Decoded) -> None:
 def join_with(decoded: Decoded) -> None:
     """Makes one BEFORE_WITH, as older versions have it, of the instructions by which 3.14 enters a context. `assemble`
     makes them of it again."""
+    if VERSION < (3, 14):
+        return
     joined: dict[Instruction, Instruction] = {}
     found: list[Instruction] = []
     for it in decoded.instructions:
@@ -119,6 +121,8 @@ def join_with(decoded: Decoded) -> None:
 def own_loads(decoded: Decoded) -> None:
     """Makes plain loads of those that borrow from the local: 3.14's compiler has proved that the local keeps the value
     for so long, which need not hold where the instructions are to run among others."""
+    if VERSION < (3, 14):
+        return
     for it in decoded.instructions:
         it.op = it.op.replace("_BORROW", "")
 
@@ -126,6 +130,8 @@ def own_loads(decoded: Decoded) -> None:
 def split_pairs(decoded: Decoded) -> None:
     """Makes two instructions of each that handles two locals: `assemble` would, where a slot is too high for a pair, and
     what is made of these instructions is to decode to as many."""
+    if VERSION < (3, 13):
+        return
     split: dict[Instruction, Instruction] = {}
     found: list[Instruction] = []
     for it in decoded.instructions:

@@ -50,8 +50,12 @@ if TYPE_CHECKING:
     from ..machine import Machine
 
 
+Place = Span | tuple[Any, Any] | None
+
+
 class Tracer:
-    """State of one capture; ``span`` is the line of the program that what happens now is recorded for."""
+    """State of one capture. ``place`` is the line of the program that what happens now is recorded for: a span, or the instruction
+    of which it is made when it is asked for."""
 
     def __init__(
         self,
@@ -88,7 +92,7 @@ class Tracer:
         self.imported: set[str] = set()  # modules that import statements found
         self.differs = ""  # what of the trace is another in each process, though all that is guarded be the same
         self.restored: set[int] = set()  # inputs that the graph writes to before it checks values
-        self.span: Span | None = None  # of the instruction being executed, in user code
+        self.place: Place = None  # of the instruction being executed, in user code
 
     def allow_symbols(self, axes: Mapping[str, Mapping[int, str]], *, keeps_data: bool = False) -> None:
         """From now on sizes and integers may be symbolic; ``axes`` as in :class:`Variation`. Those that only data decides stay
@@ -174,6 +178,18 @@ class Tracer:
     def now(self) -> int:
         """The step of the outermost frame that is being executed."""
         return self.root.steps - 1 if self.root is not None else 0
+
+    @property
+    def span(self) -> Span | None:
+        """The line of the program that what happens now is recorded for."""
+        place = self.place
+        if type(place) is tuple:
+            place = self.place = place[0].span(place[1])
+        return place  # type: ignore[return-value]
+
+    @span.setter
+    def span(self, span: Span | None) -> None:
+        self.place = span
 
     def remember_shape(self, name: str, span: Span | None, value: Value) -> None:
         """Records what an assignment to ``name`` bound, for inlay hints."""

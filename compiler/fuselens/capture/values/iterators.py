@@ -381,7 +381,7 @@ def resume_generator(m: Machine, generator: GeneratorValue, sent: Value, thrown:
     frame = generator.machine
     if frame in _callers(m):
         raise raising(ValueError("generator already executing"))
-    frame.parent, frame.depth, frame.call_span = m, m.depth + 1, m.tracer.span
+    frame.parent, frame.depth, frame.call_place = m, m.depth + 1, m.tracer.place
     try:
         if thrown is not None:
             if not generator.started:
