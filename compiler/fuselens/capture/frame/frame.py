@@ -497,7 +497,7 @@ class FrameCompiler:
         said = None
         if trace.found is not None:
             said = self._record_break(trace.found, tracer, machine)
-            if self._is_piece_of_loop(trace, code):
+            if self._is_piece_of_loop(trace, code) or self._is_beside_tensors(trace, code, args):
                 _hook.skip(code)
                 return None
         elif tracer.graphs.operations == 0 and code is not self.root and RESUME_MARK not in code.co_name:
@@ -531,7 +531,8 @@ class FrameCompiler:
             found,
             variables,
         ) in emitter.resumed:  # what varied before the break varies after it, and so may what was computed
-            computed = {name: set() for name, value in _parts(variables) if _is_computed(value)}
+            held = {name: cell.contents for name, cell in machine.cells.items() if cell.contents is not None}
+            computed = {name: set() for name, value in (*_parts(variables), *held.items()) if _is_computed(value)}
             self.variations[found].contents.update(self.variations[code].varied_contents | computed)
         if self.config.guard_costs:
             costs = entry.guards.costs(function, args, 1000) or [None] * len(facts.guards)
@@ -558,6 +559,12 @@ class FrameCompiler:
                 if first <= at <= n and begin <= n:
                     return True
         return False
+
+    def _is_beside_tensors(self, trace: _Trace, code: types.CodeType, args: tuple[Any, ...]) -> bool:
+        """Whether a callee that breaks before it computes anything is given numbers and texts alone: what draws a mask with numpy,
+        say. It runs as written."""
+        called = code is not self.root and RESUME_MARK not in code.co_name and not trace.tracer.graphs.operations
+        return called and bool(args) and all(map(_is_plain, args))
 
     def _trace(
         self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], sizes_are: str,
@@ -718,6 +725,15 @@ def _break_before(lost: CannotRebuild, found: Break | None, end: int) -> Break:
     made = lost.refused or Break("FL117", what=lost.what, why=lost.why)
     made.cause = found
     return made
+
+
+def _is_plain(value: Any) -> bool:
+    kind = type(value)
+    if kind in (tuple, list, torch.Size):
+        return all(map(_is_plain, value))
+    if kind is dict:
+        return all(map(_is_plain, value.values()))
+    return kind in (int, float, bool, str, type(None))
 
 
 def _guard_surroundings(tracer: Tracer, grad_enabled: bool) -> None:

@@ -28,6 +28,7 @@ struct Snapshot {
     TensorWitness *tensors;
     uint64_t **metadata;        /* owned; equal ones are shared */
     PyObject **values;          /* by slot of the group; borrowed */
+    PyTypeObject **types;       /* by slot: where no word says it, the class that the object in it keeps for life */
     PyObject *constants;        /* list of those found equal to what an EQUALS check expects */
     Py_ssize_t n_words, n_tensors, n_metadata;
 };
@@ -43,6 +44,7 @@ static void snapshot_free(Snapshot *s) {
     PyMem_Free(s->dict_ops);
     PyMem_Free(s->tensors);
     PyMem_Free(s->values);
+    PyMem_Free(s->types);
     Py_XDECREF(s->constants);
     PyMem_Free(s);
 }
@@ -125,6 +127,11 @@ static int add_tensor(Snapshot *s, PyObject *o, const TensorSpec *spec) {
         typed[slot] = 1;                                                                                           \
     } while (0)
 
+/* Whether nobody can assign `o.__class__`: CPython allows that for classes made by `class`, and for modules. */
+static inline int keeps_class(PyObject *o) {
+    return !(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) && !PyModule_Check(o);
+}
+
 /* Adds what one operation, which passed, has read. 0 when that cannot be put in words. `typed` tells of which slots
  * the type is compared already, `versioned` of which dictionaries the version is; both are indexed from
  * the group's first slot, like `values`. */
@@ -155,6 +162,10 @@ static int add_op(const Guards *g, Snapshot *s, const Group *group, int32_t at, 
         return 1;
     }
     case DICT_ITEM: case MISSING: case DICT_KEYS_ARE: {
+        if (op->kind == DICT_ITEM && keeps_class(found)) {  /* the dictionary's version proves which object it is */
+            typed[op->slot - group->first_slot] = 1;
+            s->types[op->slot - group->first_slot] = Py_TYPE(found);
+        }
         if (versioned[a]) return 1;
         versioned[a] = 1;
         TYPE_WORD(a);
@@ -207,8 +218,9 @@ static __attribute__((noinline)) void snapshot_take(const Guards *g, Group *grou
     char *typed = PyMem_Calloc(2, group->n_slots);
     if (s == NULL || typed == NULL) goto refused;
     s->values = PyMem_Malloc(group->n_slots * sizeof *s->values);
+    s->types = PyMem_Calloc(group->n_slots, sizeof *s->types);
     s->constants = PyList_New(0);
-    if (s->values == NULL || s->constants == NULL) goto refused;
+    if (s->values == NULL || s->types == NULL || s->constants == NULL) goto refused;
     memcpy(s->values, values + group->first_slot, group->n_slots * sizeof *s->values);
     s->key = s->values[g->ops[group->first_op].slot - group->first_slot];
     for (int32_t at = group->first_op; at < group->end_op; at++)
@@ -247,6 +259,9 @@ static __attribute__((noinline)) int dict_still_fits(const Guards *g, const Grou
         if (!has_quiet_keys(dict)) return 0;
         PyObject *want = op->kind == DICT_ITEM ? s->values[op->slot - group->first_slot] : NULL;
         if (_PyDict_GetItem_KnownHash(dict, op->object, op->u.hash) != want) return 0;
+        if (want == NULL) continue;
+        PyTypeObject *type = s->types[op->slot - group->first_slot];
+        if (type != NULL && Py_TYPE(want) != type) return 0;  /* another object has taken the address */
     }
     s->words[word].want = dict_version(dict);
     return 1;
