@@ -213,7 +213,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "server_options": server_options,
     "compile_options": compile_options,
     "torch_settings": lambda: table(
-        ("setting", "here", "how, or why"), [(f"`{name}`", what, how) for name, (what, how) in torch_settings.table().items()]
+        ("setting", "here", "how, or why"),
+        [(f"`{name}`", what, how) for name, (what, how) in torch_settings.table().items()],
     ),
     "commands": commands,
     "logs": lambda: table(("log", "what it tells"), [(f"`{name}`", text) for name, text in logs.ARTEFACTS.items()]),

@@ -164,7 +164,7 @@ def device_meta(x):
     return y.device.type, y.shape
 
 
-@case(t(3), breaks="FL104")
+@case(t(3))
 def default_dtype(x):
     torch.set_default_dtype(torch.float64)
     y = torch.zeros(3)

@@ -288,10 +288,11 @@ def _to_type(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[st
 def _set(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     """``tensor.set_(source)`` of a tensor that the trace made: from here on it is a view of ``source``."""
     given = m.use(args[0]) if len(args) == 1 and not kwargs else None
-    fits = isinstance(given, TensorValue) and given.kind is tensor.kind is torch.Tensor and given is not tensor
-    if not fits or tensor.source is not None or tensor.fake.requires_grad or m.tracer.graphs.nested:
+    if not isinstance(given, TensorValue) or given is tensor or not given.kind is tensor.kind is torch.Tensor:
         return None
-    if (given.fake.dtype, given.fake.device) != (tensor.fake.dtype, tensor.fake.device) or given.fake.requires_grad:
+    if tensor.source is not None or m.tracer.graphs.nested or tensor.fake.requires_grad or given.fake.requires_grad:
+        return None
+    if (given.fake.dtype, given.fake.device) != (tensor.fake.dtype, tensor.fake.device):
         return None
     made = m.use(m.tracer.call("call_function", torch.ops.aten.alias.default, (given,), {}, "Tensor.set_"))
     assert isinstance(made, TensorValue)

@@ -20,7 +20,6 @@ ONCE = frozenset({"mode", "grad", "strides", "dtype", "device"})
 _ADVICE = {
     "integer of a module": "Compile with options={'symbolic_module_integers': True}: it is an input then, once it has changed. Or keep "
     "it in a buffer, as a tensor.",
-    "float of a module": "Keep it in a buffer, as a tensor, or pass it as an argument: then it is an input.",
     "integer": "The program needs its value (a bound of a loop, an index, a comparison), so each value is compiled. Pass a tensor where "
     "it is only computed with.",
     "float": "The program compares it, or needs its value otherwise, so each value is compiled. Pass a tensor, and choose with "
@@ -101,10 +100,9 @@ def _value(search: Search, node: int, found: Any, operands: Sequence[Any], confi
     if type(found) is bool and of_module and text.endswith(".training"):
         return "mode"
     if type(found) in (int, float):
-        name = "integer" if type(found) is int else "float"
-        if of_module and not (name == "integer" and config.symbolic_module_integers):
-            return f"{name} of a module"
-        return name
+        if type(found) is float:
+            return "float"
+        return "integer of a module" if of_module and not config.symbolic_module_integers else "integer"
     return "global" if search.root(node) == _hook.ROOT_GLOBALS else "value"
 
 

@@ -330,8 +330,8 @@ def _call_cached(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict
     if result is not None and result.is_none and len(calls) > before and not nested:
         calls[before:] = [(call_logging, (value, SequenceValue(list(args), tuple), DictValue(dict(kwargs))))]
         return result
-    unlike = receiver is not None and not _is_given(receiver, m)
-    if result is None or len(calls) > before or unlike or _has_new_variables(value.value.__wrapped__, m):
+    unknown = result is None or len(calls) > before or _has_new_variables(value.value.__wrapped__, m)
+    if unknown or not (receiver is None or _is_given(receiver, m)):
         raise Break("FL104", what=value.describe(), why="its cache decides what it gives")
     if receiver is None or receiver.source is None:
         look_up = _LookUp(known, named)

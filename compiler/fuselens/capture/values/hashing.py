@@ -167,7 +167,7 @@ def _function_key(m: Machine, value: FunctionValue) -> IdentityKey:
 
 @_KEYS.of(RuntimeNumber)
 def _number_key(m: Machine, value: RuntimeNumber) -> IdentityKey:
-    if value.function is not id or isinstance(value.token, Constant):
+    if value.function in (hash, torch.Tensor.data_ptr) or isinstance(value.token, Constant):
         raise Break("FL105", what="a dictionary key", why="it is a number that only the running program knows")
     return NumberKey(value.token, value)
 

@@ -348,15 +348,10 @@ def _by_identity(same: bool | None, left: Value, right: Value, symbol: str) -> V
 
 def _same_callable(m: Machine, left: Value, right: Value) -> bool | None:
     """Equality of values that are equal when they are the same."""
+    if isinstance(left, RuntimeNumber) and isinstance(right, RuntimeNumber):
+        return _same_number(left, right)
     if isinstance(left, RuntimeNumber) or isinstance(right, RuntimeNumber):
-        both = isinstance(left, RuntimeNumber) and isinstance(right, RuntimeNumber)
-        if not both or hash in (left.function, right.function):
-            return True if both and left.function is right.function and left.token == right.token else None
-        if left.function is right.function is torch.Tensor.data_ptr:
-            return _same_address(left.token, right.token)
-        if isinstance(left.token, Constant) and isinstance(right.token, Constant):  # equal ones may be several objects
-            return True if left.token.source is not None and left.token.source == right.token.source else None
-        return left.token is right.token
+        return False if _is_address(left, right) else None
     if isinstance(left, MethodValue) and isinstance(right, MethodValue):
         same = identical(m, m.use(left.receiver), m.use(right.receiver))
         return same and identical(m, m.use(left.function), m.use(right.function))
@@ -367,6 +362,25 @@ def _same_callable(m: Machine, left: Value, right: Value) -> bool | None:
     if isinstance(left, _CONTAINERS) and isinstance(right, _CONTAINERS) and _family(left) is not _family(right):
         return False
     return identical(m, left, right)
+
+
+def _same_number(left: RuntimeNumber, right: RuntimeNumber) -> bool | None:
+    """Whether two numbers that only the running program knows are equal; None where that is not decided."""
+    if left.function is right.function is torch.Tensor.data_ptr:
+        return _same_address(left.token, right.token)
+    if left.function is not right.function or left.function is hash:  # equal hashes may be of several objects
+        return True if left.function is right.function and left.token == right.token else None
+    if isinstance(left.token, Constant) and isinstance(right.token, Constant):  # equal ones may be several objects
+        return True if left.token.source is not None and left.token.source == right.token.source else None
+    return left.token is right.token
+
+
+def _is_address(left: Value, right: Value) -> bool:
+    """Whether the address of a tensor's elements, of which there are some, is compared with 0."""
+    number, other = (left, right) if isinstance(left, RuntimeNumber) else (right, left)
+    assert isinstance(number, RuntimeNumber)
+    address = number.function is torch.Tensor.data_ptr and number.token.fake.numel() > 0
+    return address and isinstance(other, Constant) and other.value == 0
 
 
 def _same_address(left: TensorValue, right: TensorValue) -> bool | None:
