@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import random
 import sys
 import types
 from collections import OrderedDict, defaultdict
@@ -17,6 +18,7 @@ from ..arrays import numpy_calls
 from ..arrays import operations as arrays
 from ..breaks import Break, raising
 from ..polyfills import torch_functions as torch_polyfills
+from ..program import random_state
 from ..rules import torch_function
 from ..rules.table import RULES
 from ..rules.torch_calls import LOOKING, scaled
@@ -335,6 +337,10 @@ class HandleValue(ActiveValue):
 
 def _is_there(handle: Any) -> None:
     """What the code after the graph calls to have a hook registered: its argument is made, and that is all."""
+
+
+METHODS.of(random_state.RandomValue)(random_state.drawn)
+RULES[random.Random] = random_state.made
 
 
 @METHODS.of(HandleValue)

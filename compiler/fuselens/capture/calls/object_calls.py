@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from ... import torch_private
 from .. import classify
 from ..breaks import Break, raising
 from ..hook import _hook
-from ..rules import generators
+from ..rules import contexts, generators
 from ..rules.compiler import marked, reason
 from ..rules.module_calls import call_module
 from ..rules.table import CALLS
@@ -67,6 +68,9 @@ def _object_method(m: Machine, receiver: ObjectValue, name: str, args: list[Valu
     """A method that an instance of a user's class has from a class implemented in C."""
     if type(receiver.value) is torch.Generator:
         return generators.method(m, receiver, name, args, kwargs)
+    if type(receiver.value) is contextvars.ContextVar:
+        found = contexts.variable_method(m, receiver, name, args, kwargs)
+        return _without_content(m, receiver, name, args) if found is None else found
     rule = _OF_OBJECTS.get(name)
     if rule is not None and (result := rule(m, receiver, args, kwargs)) is not None:
         return result

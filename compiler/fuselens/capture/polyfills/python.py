@@ -600,6 +600,20 @@ def permutations(iterable: Any, r: Any = None) -> Any:
 # --- functools and operator -------------------------------------------------------------------------------------
 
 
+@stands_for(functools.singledispatchmethod.__get__)
+def dispatched_method(self: Any, obj: Any, cls: Any = None) -> Any:
+    """Python's own looks into a cache of weak references first."""
+
+    def method(*args: Any, **kwargs: Any) -> Any:
+        if not args:
+            raise TypeError(
+                f"{getattr(self.func, '__name__', 'singledispatchmethod method')} requires at least 1 positional argument"
+            )
+        return self.dispatcher.dispatch(args[0].__class__).__get__(obj, cls)(*args, **kwargs)
+
+    return functools.update_wrapper(method, self.func)
+
+
 @stands_for(functools._lru_cache_wrapper)
 class CachedFunction:
     """What ``functools.lru_cache`` makes of a function."""

@@ -537,6 +537,16 @@ for _symbol, _function in (BINARY | COMPARE).items():
     RULES[_function] = _operator(_function, _symbol)
 
 
+@rule(operator.concat)
+def _concat(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return binary(m, operator.add, m.use(args[0]), m.use(args[1]), "+")
+
+
+@rule(operator.iconcat)
+def _concat_in_place(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return binary(m, operator.iadd, m.use(args[0]), m.use(args[1]), "+=")
+
+
 @rule(operator.getitem)
 def _getitem(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return subscript(m, args[0], args[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,12 @@ import torch.nn.attention
 
 from ... import torch_private
 from .. import classify
-from ..breaks import Break
+from ..breaks import Break, raising
+from ..tracing import sources as src
 from ..tracing.torch_state import TorchState
 from ..values import attributes
 from ..values.algebra import (
+    ActiveValue,
     Constant,
     DeviceSwitch,
     DictValue,
@@ -101,6 +104,92 @@ def _set_grad_mode(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> V
         raise Break("FL104", what="torch.set_grad_enabled", why="the mode stays changed, so it is changed eagerly")
     set_grad_enabled(m, enabled)
     return Constant(None)
+
+
+class TokenValue(ActiveValue):
+    """What setting a context variable gave: the value before; None where it was unset."""
+
+    __slots__ = ("variable", "before")
+
+    def __init__(self, variable: ObjectValue, before: Value | None) -> None:
+        super().__init__(None)
+        self.variable = variable
+        self.before = before
+
+    @property
+    def python_type(self) -> type:
+        return contextvars.Token
+
+
+class _Value:
+    """What a context variable holds, when guards are checked; ``_UNSET`` where that is nothing."""
+
+    __name__ = "value_of"
+
+    def __call__(self, variable: contextvars.ContextVar[Any]) -> Any:
+        return variable.get(_UNSET)
+
+
+class _Default:
+    """The default that a context variable was made with."""
+
+    __name__ = "default_of"
+
+    def __call__(self, variable: contextvars.ContextVar[Any]) -> Any:
+        return contextvars.Context().run(variable.get)
+
+
+class _Unset:
+    """Stands for no value, and is equal to itself alone."""
+
+
+_UNSET, _VALUE, _DEFAULT = _Unset, _Value(), _Default()
+
+
+def variable_method(
+    m: Machine, variable: ObjectValue, name: str, args: list[Value], kwargs: dict[str, Value]
+) -> Value | None:
+    """A method of a ``ContextVar``: what is set is set again after the graph. None where there is no rule."""
+    if variable.source is None or kwargs or m.tracer.graphs.nested:
+        return None
+    calls = m.tracer.effects.calls
+    mine = [i for i, (function, given) in enumerate(calls) if function is _set_variable and given[0] is variable]
+    if name == "set" and len(args) == 1:
+        before = _value_of(m, variable, mine)
+        calls.append((_set_variable, (variable, args[0])))
+        return TokenValue(variable, before)
+    token = m.use(args[0]) if name == "reset" and len(args) == 1 else None
+    if isinstance(token, TokenValue) and token.variable is variable:
+        if token.before is not None:
+            calls.append((_set_variable, (variable, token.before)))
+        else:
+            calls[:] = [call for i, call in enumerate(calls) if i not in mine]  # it is as it was when the frame began
+        return Constant(None)
+    if name != "get" or len(args) > 1:
+        return None
+    found = _value_of(m, variable, mine)
+    if found is not None:
+        return found
+    if args:
+        return args[0]
+    try:
+        default = variable.value.get()
+    except LookupError as error:
+        raise raising(error) from None
+    return m.use(m.tracer.lazy(default, src.applied(_DEFAULT, variable.source)))
+
+
+def _value_of(m: Machine, variable: ObjectValue, mine: list[int]) -> Value | None:
+    if mine:
+        return m.use(m.tracer.effects.calls[mine[-1]][1][1])
+    assert variable.source is not None
+    found = variable.value.get(_UNSET)
+    held = m.use(m.tracer.lazy(found, src.applied(_VALUE, variable.source)))
+    return None if found is _UNSET else held
+
+
+def _set_variable(variable: contextvars.ContextVar[Any], value: Any) -> None:
+    variable.set(value)
 
 
 class Changed:

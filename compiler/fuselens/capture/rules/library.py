@@ -539,6 +539,29 @@ def _dispatch(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[
 CODE_RULES[_DISPATCHER.__code__] = _dispatch
 
 
+class _Dispatched(_Dispatches):
+    """The same of ``dispatcher.dispatch`` itself."""
+
+    def __call__(self, dispatch: Any) -> bool:
+        return dispatch(self.kind) is self.function()
+
+
+def _dispatched(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``dispatcher.dispatch(cls)``: the function for a class."""
+    kind = plain(m.use(args[0])) if len(args) == 1 and not kwargs else None
+    if not isinstance(kind, type):
+        raise Break("FL104", what="dispatch", why="the class is not known while tracing")
+    function = value.function(kind)
+    source = value.source or src.constant(value.function, "dispatch")
+    name = getattr(function, "__qualname__", repr(function))
+    text = f"{source} dispatches {kind.__qualname__} to {name}"
+    m.tracer.guard(source, _hook.CALL, _Dispatched(kind, function), name="DISPATCH", text=text)
+    return m.use(m.tracer.lazy(function, src.constant(function, name)))
+
+
+CODE_RULES[_DISPATCHER.dispatch.__code__] = _dispatched
+
+
 # --- re ---------------------------------------------------------------------------------------------------------
 
 

@@ -72,6 +72,7 @@ class Tracer:
         self.exceptions = Exceptions()
         self.objects = Objects()
         self.contents = contents.Contents()
+        self.random: Any = None  # the state of Python's random numbers, once the program has seeded them
         # (class, name, class after which) by ids → the classes, that which has the member, and where: guarded
         self.members: dict[tuple[int, str, int], tuple[type, type | None, Any, Source | None]] = {}
         self.torch_state = TorchState(config, self.guards, self.graphs, function_state)

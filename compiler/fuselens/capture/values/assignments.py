@@ -292,6 +292,9 @@ def _store_by_descriptor(
 ) -> None:
     """An assignment that a descriptor takes: a slot, an exception's part, or a descriptor of the program's own."""
     what = _assignment(owner, name)
+    if name == "__traceback__" and isinstance(owner.value, BaseException) and owner.source is None:
+        if m.use(value).python_type in (types.TracebackType, type(None)):
+            return  # it is made as the exception is raised
     member = isinstance(found, types.MemberDescriptorType)
     if member and not classify.is_heap_type(found.__objclass__) and not _is_writable(found.__objclass__):
         raise Break("FL110", what=what, why="it may be read-only")

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import collections
+import contextvars
 import enum
 import functools
 import threading
@@ -49,6 +50,7 @@ from .algebra import (
     SuperValue,
     SymbolValue,
     TensorValue,
+    Traceback,
     Value,
 )
 from .kinds import PerKind
@@ -431,6 +433,9 @@ def _of_class(m: Machine, value: Known, name: str) -> Value:
         raise raising(AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'", name=name, obj=cls))
     if found is ABSENT:
         return _of_metaclass(m, value, name)
+    if name == "__dict__":
+        base = value.source or src.constant(cls, cls.__name__)
+        return m.use(m.tracer.lazy(cls.__dict__, src.generic_attribute(base, name)))
     if hasattr(type(of_metaclass), "__set__"):
         raise Break("FL106", what=f"{cls.__name__}.{name}", why="its metaclass has a descriptor of that name")
     if isinstance(found, staticmethod):
@@ -543,6 +548,8 @@ def _of_object(m: Machine, value: ObjectValue, name: str) -> Value:
 
 
 _BUILTIN_BASES = (
+    property,
+    contextvars.ContextVar,
     functools.partial,
     types.SimpleNamespace,
     BaseException,
@@ -694,7 +701,7 @@ def _by_descriptor(m: Machine, found: Any, value: ObjectValue, name: str, place:
 def _of_exception(m: Machine, value: ObjectValue, name: str) -> Value:
     """An attribute that an exception made while tracing has from its C type."""
     if name == "__traceback__":
-        raise Break("FL106", what=name, why="tracebacks exist in a running program only")
+        return Traceback() if id(value.value) in m.tracer.exceptions.raised_at else Constant(None)
     found = getattr(value.value, name)
     if type(found) is tuple and all(type(v) in CONSTANT_TYPES for v in found):
         return SequenceValue([Constant(v) for v in found], tuple)

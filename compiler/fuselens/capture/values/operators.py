@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import types
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from .algebra import (
     DequeValue,
     DictValue,
     DictView,
+    InstanceDict,
     Known,
     MethodValue,
     NamedMethod,
@@ -247,8 +249,18 @@ _DEFINED: PerKind[Value | None] = PerKind(lambda m, receiver, method, other: Non
 
 @_DEFINED.of(ObjectValue)
 def _defined_by_object(m: Machine, receiver: ObjectValue, method: str, other: Value) -> Value | None:
+    if receiver.python_type is types.SimpleNamespace and method == "__eq__":
+        return _same_namespace(m, receiver, other)
     result = attributes.special(m, receiver, method, [other])
     return _unequal(m, receiver, other) if result is None and method == "__ne__" else result
+
+
+def _same_namespace(m: Machine, receiver: ObjectValue, other: Value) -> Value:
+    """``==`` of namespaces: that of what they hold."""
+    if not isinstance(other, ObjectValue) or other.python_type is not types.SimpleNamespace:
+        return Constant(NotImplemented)
+    held = [attributes.instance_items(m, InstanceDict(v)) for v in (receiver, other)]
+    return compare(m, held[0], held[1], "==")
 
 
 @_DEFINED.of(Known)
