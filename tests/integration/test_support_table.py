@@ -230,16 +230,32 @@ class Last:
     value: Any = None
 
 
+LAZY = nn.LazyLinear(2)
+
+
 LAST: Any = None
 KEPT = Last()
 
 
-@program("Assigned globals and attributes of objects", lambda fn: (fn(x()), LAST, KEPT.value))
+@program("Assigned globals, attributes of objects and of classes", lambda fn: (fn(x()), LAST, KEPT.value, Last.value))
 def _(x: Tensor) -> Tensor:
     global LAST
     LAST = x.sum()
     KEPT.value = x * 2
+    Last.value = x * 3
     return x + 1
+
+
+@program("`tensor.data = …`, `torch.FloatTensor(…)`, `tensor.new(…)`", lambda fn: fn(x()))
+def _(x: Tensor) -> Tensor:
+    y = x.new(x.shape).fill_(2)
+    y.data = x * 3
+    return y + torch.FloatTensor([1.0])
+
+
+@program("Modules that make their parameters in the first call", lambda fn: fn(x()))
+def _(x: Tensor) -> Tensor:
+    return LAZY(x).relu() + 1
 
 
 class Net(nn.Module):
@@ -417,12 +433,6 @@ def _(x: Tensor) -> Tensor:
 def _(x: Tensor) -> Tensor:
     y = x + 1
     return y * (zlib.crc32(b"text") % 7)
-
-
-@program("Assigned attributes of classes", lambda fn: (fn(x()), Last.value))
-def _(x: Tensor) -> Tensor:
-    Last.value = x * 2
-    return x + 1
 
 
 @program("Results whose shape depends on data")
