@@ -78,7 +78,7 @@ PROGRAMS = {
     "random": ("FL115", "n = ▸random.random()◂"),
     "randint": ("FL115", "n = ▸random.randint(0, 3)◂"),
     "shuffle": ("FL115", "▸random.shuffle([])◂"),
-    "seed": ("FL115", "▸random.seed(3)◂"),
+    "seed": ("FL115", "▸random.seed()◂"),
     "generator_object": ("FL115", "n = ▸RNG.random()◂"),
     "numpy_rand": ("FL115", "n = ▸np.random.rand()◂"),
     "numpy_seed": ("FL115", "▸np.random.seed(3)◂"),

@@ -124,6 +124,7 @@ from .operators import (
     MATMUL_FIXES_SIZES,
     MODULE_CALLS,
     OPTIMIZER_VALUE,
+    PARSE_TO,
     SCALED,
     SCRIPTED,
     SET_GRAD_ENABLED,

@@ -91,6 +91,7 @@ C_FUNCTION_OWNERS: tuple[Any, ...] = (
     private.fft_functions,
 )
 LOG_API_USAGE = private.log_usage
+PARSE_TO: Callable[..., Any] = private.parse_to
 IS_FX_TRACING: Callable[[], bool] = private.is_fx_tracing
 TRACING_STATE: Callable[[], Any] = private.tracing_state
 VARIABLE_FUNCTIONS = private.variable_functions

@@ -497,7 +497,7 @@ class FrameCompiler:
         said = None
         if trace.found is not None:
             said = self._record_break(trace.found, tracer, machine)
-            if self._is_piece_of_loop(trace, code) or self._is_beside_tensors(trace, code, args):
+            if _is_piece_of_loop(trace, code, self.root) or _is_beside_tensors(trace, code, self.root, args):
                 _hook.skip(code)
                 return None
         elif tracer.graphs.operations == 0 and code is not self.root and RESUME_MARK not in code.co_name:
@@ -543,28 +543,6 @@ class FrameCompiler:
         made = kept.Made(entry, facts.shapes, graph, captured, said, broke, trace.asked, symbols, resumed)
         self._keep(made, function, code, args, tracer)
         return entry
-
-    def _is_piece_of_loop(self, trace: _Trace, code: types.CodeType) -> bool:
-        """Whether a resume function of a callee computes little before it breaks again, in a loop: such loops, in which data
-        decides at every step, run as written. What they call is compiled by itself."""
-        if trace.found is None or RESUME_MARK not in code.co_name or trace.tracer.graphs.operations > _LITTLE:
-            return False
-        if self.root is not None and code.co_qualname.split(RESUME_MARK)[0] == self.root.co_qualname:
-            return False
-        program, at = trace.machine.program, trace.machine.at
-        begin = program.index[id(resumed_at(program))]
-        for n, instruction in enumerate(program.instructions):
-            if instruction.op.startswith("JUMP_BACKWARD") and instruction.target is not None:
-                first = program.index[id(instruction.target)]
-                if first <= at <= n and begin <= n:
-                    return True
-        return False
-
-    def _is_beside_tensors(self, trace: _Trace, code: types.CodeType, args: tuple[Any, ...]) -> bool:
-        """Whether a callee that breaks before it computes anything is given numbers and texts alone: what draws a mask with numpy,
-        say. It runs as written."""
-        called = code is not self.root and RESUME_MARK not in code.co_name and not trace.tracer.graphs.operations
-        return called and bool(args) and all(map(_is_plain, args))
 
     def _trace(
         self, function: types.FunctionType, code: types.CodeType, args: tuple[Any, ...], sizes_are: str,
@@ -649,7 +627,7 @@ class FrameCompiler:
         """The compiled graph and what it was compiled of; None when nothing was captured."""
         if tracer.graphs.operations == 0 and not outputs:
             return None, None
-        span, tracer.span = tracer.span, None  # what the stages decide, no line of the program forces
+        span, tracer.place = tracer.span, None  # what the stages decide, no line of the program forces
         if torch.is_grad_enabled() != grad_enabled:
             node = tracer.graphs.current.call_function(torch_private.SET_GRAD_ENABLED, (grad_enabled,))
             node.meta["val"] = None
@@ -725,6 +703,30 @@ def _break_before(lost: CannotRebuild, found: Break | None, end: int) -> Break:
     made = lost.refused or Break("FL117", what=lost.what, why=lost.why)
     made.cause = found
     return made
+
+
+def _is_piece_of_loop(trace: _Trace, code: types.CodeType, root: types.CodeType | None) -> bool:
+    """Whether a resume function of a callee computes little before it breaks again, in a loop: such loops, in which data
+    decides at every step, run as written. What they call is compiled by itself."""
+    if trace.found is None or RESUME_MARK not in code.co_name or trace.tracer.graphs.operations > _LITTLE:
+        return False
+    if root is not None and code.co_qualname.split(RESUME_MARK)[0] == root.co_qualname:
+        return False
+    program, at = trace.machine.program, trace.machine.at
+    begin = program.index[id(resumed_at(program))]
+    for n, instruction in enumerate(program.instructions):
+        if instruction.op.startswith("JUMP_BACKWARD") and instruction.target is not None:
+            first = program.index[id(instruction.target)]
+            if first <= at <= n and begin <= n:
+                return True
+    return False
+
+
+def _is_beside_tensors(trace: _Trace, code: types.CodeType, root: types.CodeType | None, args: tuple[Any, ...]) -> bool:
+    """Whether a callee that breaks before it computes anything is given numbers and texts alone: what draws a mask with numpy,
+    say. It runs as written."""
+    called = code is not root and RESUME_MARK not in code.co_name and not trace.tracer.graphs.operations
+    return called and bool(args) and all(map(_is_plain, args))
 
 
 def _is_plain(value: Any) -> bool:

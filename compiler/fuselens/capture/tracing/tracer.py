@@ -188,10 +188,6 @@ class Tracer:
             place = self.place = place[0].span(place[1])
         return place  # type: ignore[return-value]
 
-    @span.setter
-    def span(self, span: Span | None) -> None:
-        self.place = span
-
     def remember_shape(self, name: str, span: Span | None, value: Value) -> None:
         """Records what an assignment to ``name`` bound, for inlay hints."""
         if span is not None and isinstance(value, TensorValue) and not name.startswith("__"):

@@ -761,10 +761,7 @@ def bind(m: Machine, found: Any, receiver: Value, name: str, place: src.Source |
     if isinstance(found, classmethod):
         return class_method(m, found, place, Known(receiver.python_type))
     if isinstance(found, property):
-        getter = unwrapped(m, found, place, "fget")
-        if not isinstance(getter, FunctionValue) and not (isinstance(getter, Known) and getter.value in RULES):
-            raise Break("FL106", what=name, why="the property is not a Python function")
-        return m.call(getter, [receiver], {})
+        return _of_property(m, found, receiver, name, place)
     if place is not None and hasattr(type(found), "__get__"):
         m.tracer.guard_identity(place, found)
     if type(found).__name__ == "instancemethod":  # a method that pybind11 has made
@@ -787,6 +784,13 @@ def bind(m: Machine, found: Any, receiver: Value, name: str, place: src.Source |
     if place is not None:
         return m.use(m.tracer.lazy(found, place))
     return static_value(found)
+
+
+def _of_property(m: Machine, found: property, receiver: Value, name: str, place: src.Source | None) -> Value:
+    getter = unwrapped(m, found, place, "fget")
+    if not isinstance(getter, FunctionValue) and not (isinstance(getter, Known) and getter.value in RULES):
+        raise Break("FL106", what=name, why="the property is not a Python function")
+    return m.call(getter, [receiver], {})
 
 
 def _has_contents(obj: Any) -> bool:
