@@ -65,7 +65,8 @@ _ALWAYS = {
 
 _NONE_HERE = frozenset(
     """
-    allow_empty_graphs allowed_functions_module_string_ignorelist assume_dunder_attributes_remain_unchanged
+    allow_empty_graphs canonicalize_output_graph_node_order computed_lazy_constant_max_nodes
+    gc_gen2_threshold_during_compile skip_fsdp_hooks allowed_functions_module_string_ignorelist assume_dunder_attributes_remain_unchanged
     automatic_dynamic_exclusion_guard base_dir constant_fold_autograd_profiler_enabled cprofile
     cudagraph_backend_keep_input_mutation cudagraph_backend_support_input_mutation dead_code_elimination
     debug_dir_root debug_disable_compile_counter debug_force_graph_break_on_leaf_return debug_force_nested_calls

@@ -10,7 +10,7 @@ from ... import torch_private
 from .. import classify
 from ..breaks import Break, UsageError
 from ..hook import _hook
-from ..program import marks, torch_settings
+from ..program import marks
 from ..tracing import sources as src
 from ..values.algebra import (
     Constant,
@@ -60,7 +60,7 @@ def marked(m: Machine, value: Value, obj: Any, args: list[Value], kwargs: dict[s
 
 def told(m: Machine, obj: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     """The result of calling ``obj`` where torch's settings name it as one that only tells somebody something; else None."""
-    ignored, reorderable = torch_settings.logging_functions()
+    ignored, reorderable = m.tracer.logging_functions
     if not (ignored or reorderable):
         return None
     if obj in ignored:

@@ -356,10 +356,15 @@ def _has_new_variables(function: Any, m: Machine) -> bool:
     known = (m.tracer.objects.known.get(id(cell)) for cell in cells)
     if any(isinstance(cell, CellValue) and cell.written for cell in known):
         return True
+    return not all(map(_is_filled, cells))
+
+
+def _is_filled(cell: types.CellType) -> bool:
     try:
-        return any(cell.cell_contents is UNKNOWN for cell in cells)
-    except ValueError:  # an empty one
-        return True
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
 
 
 def _is_given(receiver: Value, m: Machine) -> TypeGuard[ObjectValue]:

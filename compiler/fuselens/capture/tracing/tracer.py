@@ -23,6 +23,7 @@ from ...record.report import Shape, Span, Tensor
 from .. import classify
 from ..breaks import Break
 from ..hook import _hook
+from ..program import torch_settings
 from ..values.algebra import (
     Constant,
     DictValue,
@@ -72,6 +73,7 @@ class Tracer:
         self.exceptions = Exceptions()
         self.objects = Objects()
         self.contents = contents.Contents()
+        self.logging_functions = torch_settings.logging_functions()
         self.random: Any = None  # the state of Python's random numbers, once the program has seeded them
         # (class, name, class after which) by ids → the classes, that which has the member, and where: guarded
         self.members: dict[tuple[int, str, int], tuple[type, type | None, Any, Source | None]] = {}
