@@ -117,7 +117,12 @@ def _parse_to(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """What ``module.to(…)`` makes of its arguments: device, dtype and more."""
     used = [m.use(a) for a in args]
     if used and isinstance(used[0], TensorValue) and len(used) == 1 and not kwargs:
-        described = [Constant(used[0].fake.device), Constant(used[0].fake.dtype), Constant(False), Constant(None)]
+        described: list[Value] = [
+            Constant(used[0].fake.device),
+            Constant(used[0].fake.dtype),
+            Constant(False),
+            Constant(None),
+        ]
         return SequenceValue(described, tuple)
     return fold(m, torch_private.PARSE_TO, used, kwargs, "Module.to")
 
