@@ -144,6 +144,7 @@ class FrameCompiler:
         self._warned: set[Any] = set()
         self.resumes = Resumes()
         self._called_once: set[types.CodeType] = set()  # under the stance eager_then_compile
+        self._beside: set[types.CodeType] = set()  # those that run as written where they are given no tensors
         self._calls: Counter[types.CodeType] = Counter()  # with `minimum_call_count`, those that ran eagerly for it
         self._compilations: Counter[Any] = Counter()  # of a function and its resume functions together
         self._causes: Counter[tuple[types.CodeType, advice.Cause]] = Counter()  # of recompilations
@@ -183,6 +184,8 @@ class FrameCompiler:
             _hook.skip(code, recursive=torch_private.is_peer_code(code) or classify.runs_imports(code))
             return None
         if not self._may_compile(function, code) or not self._stance_allows(code, misses):
+            return None
+        if code in self._beside and _all_plain(args):
             return None
         below = self._below_limits(code, misses)
         if misses and (below or self._must_not_recompile):
@@ -497,8 +500,11 @@ class FrameCompiler:
         said = None
         if trace.found is not None:
             said = self._record_break(trace.found, tracer, machine)
-            if _is_piece_of_loop(trace, code, self.root) or _is_beside_tensors(trace, code, self.root, args):
+            if _is_piece_of_loop(trace, code, self.root):
                 _hook.skip(code)
+                return None
+            if _is_beside_tensors(trace, code, self.root, args):
+                self._beside.add(code)
                 return None
         elif tracer.graphs.operations == 0 and code is not self.root and RESUME_MARK not in code.co_name:
             _hook.skip(code)
@@ -726,7 +732,11 @@ def _is_beside_tensors(trace: _Trace, code: types.CodeType, root: types.CodeType
     """Whether a callee that breaks before it computes anything is given numbers and texts alone: what draws a mask with numpy,
     say. It runs as written."""
     called = code is not root and RESUME_MARK not in code.co_name and not trace.tracer.graphs.operations
-    return called and bool(args) and all(map(_is_plain, args))
+    return called and bool(args) and _all_plain(args)
+
+
+def _all_plain(args: tuple[Any, ...]) -> bool:
+    return all(map(_is_plain, args))
 
 
 def _is_plain(value: Any) -> bool:
