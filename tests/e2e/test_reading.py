@@ -61,12 +61,13 @@ def test_the_hover_in_a_layer_groups_the_kernels_of_all_layers(workbench: Workbe
 
 
 def test_every_hover_of_the_model_fits(workbench: Workbench, model: Path) -> None:
+    kernels = next(title for title in workbench.probe.lens_titles(model) if title.endswith(" kernels"))
     for place, said, picture in (
         ("x = x + self.attend", "add_layer_norm", ""),
         ("self.out(y", "by a library", "61-hover-library"),
         ("F.linear(self.last", "linear_0", ""),
         ("words: Tensor", "parameter of model", "62-hover-parameter"),
-        ("model = fuselens", "26 kernels", "63-hover-function"),
+        ("model = fuselens", f"1 graph · 0 breaks · {kernels}", "63-hover-function"),
     ):
         workbench.go_to(model, place)
         workbench.hover_at_cursor(said)
