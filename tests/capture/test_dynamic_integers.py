@@ -266,9 +266,31 @@ def test_floats_that_change_serve_all_values():
     assert compilations(report) == 6
 
 
-def test_floats_that_are_compared_stay_static():
-    report = agrees_with_eager(lambda x, a: x * a if a > 1 else x - a, (X, 0.5), (X, 1.5), (X, 2.5), (X, 0.5))
-    assert compilations(report) == 3
+def test_each_branch_by_a_float_is_compiled_once():
+    report = agrees_with_eager(
+        lambda x, a: x * a if a > 1 else x - a, (X, 0.5), (X, 1.5), (X, 2.5), (X, -0.5), (X, 0.25), (X, float("inf"))
+    )
+    assert compilations(report) == 3  # one for the first float, and one for each branch
+
+
+def several(x, a):
+    if not a:
+        return x
+    if a == 2.0 or 3 <= a < 4:
+        return x * 2
+    return x / a if abs(a) - 1 > 0.5 * a else x + int(a * 10)
+
+
+def test_conditions_on_a_float():
+    values = (0.5, 0.75, 0.0, -0.0, 2.0, 3.0, 3.5, 3.999, 4.0, -7.5, 1.25, 1e30, float("nan"), float("-inf"))
+    agrees_with_eager(several, *[(X, v) for v in values])
+
+
+def test_floats_that_are_compared_with_each_other_stay_static():
+    report = agrees_with_eager(
+        lambda x, a, b: x * a if a > b else x - a, (X, 0.5, 1.0), (X, 1.5, 1.0), (X, 2.5, 1.0), (X, 0.5, 2.0)
+    )
+    assert compilations(report) >= 3
 
 
 # --- dynamic= -------------------------------------------------------------------------------------------------------

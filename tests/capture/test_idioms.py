@@ -2,6 +2,8 @@
 
 import copy
 import functools
+import gc
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -398,6 +400,56 @@ def test_what_the_cache_of_a_method_gives_is_guarded():
     assert torch.equal(compiled(first, X), X * 6), "the cache gives what it computed before"
     Scaled.times.cache_clear()
     assert torch.equal(compiled(first, X), X * 30)
+
+
+class CachedLayers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Sequential(
+            torch.nn.Linear(3, 3), torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+        )
+        self.second = torch.nn.Linear(3, 3)
+
+    @functools.lru_cache  # noqa: B019
+    def layers(self, module, kind=torch.nn.Linear):
+        return tuple(m for m in module.modules() if isinstance(m, kind))
+
+    def forward(self, x, module=None):
+        for layer in self.layers(module or self.first):
+            x = layer(x) + len(self.layers(self, torch.nn.ReLU))
+        return x
+
+
+def test_a_cached_method_that_is_given_an_object():
+    stack = CachedLayers()
+    agrees_with_eager(stack, (torch.ones(2, 3),), breaks=0)
+    compiled = fuselens.compile(lambda m, x: stack(x, m), backend="eager", fullgraph=True)
+    x = torch.randn(2, 3)
+    for _ in range(2):
+        for module in (stack.first, stack.second, stack.first[1]):
+            torch.testing.assert_close(compiled(module, x), stack(x, module))
+    stack.first.append(torch.nn.Linear(3, 3))
+    torch.testing.assert_close(compiled(stack.first, x), stack(x, stack.first))  # as its cache says
+    CachedLayers.layers.cache_clear()
+    torch.testing.assert_close(compiled(stack.first, x), stack(x, stack.first))
+    agrees_with_eager(lambda x: (x, len(stack.layers(torch.nn.Linear(2, 2)))), (x,))
+    agrees_with_eager(lambda x: (x, len(stack.layers(module=stack.first))), (x,))
+
+
+def test_a_look_up_does_not_keep_its_objects():
+    class Holder:
+        def __init__(self):
+            self.stack, self.module = CachedLayers(), torch.nn.Linear(3, 3)
+
+    holder = Holder()
+    compiled = fuselens.compile(lambda h, x: h.stack(x, h.module), backend="eager", fullgraph=True)
+    compiled(holder, torch.ones(2, 3))
+    CachedLayers.layers.cache_clear()
+    gone = weakref.ref(holder.module)
+    holder.module = torch.nn.Linear(3, 3)
+    gc.collect()
+    assert gone() is None
+    compiled(holder, torch.ones(2, 3))
 
 
 def test_a_method_with_a_cache_after_a_change():

@@ -39,8 +39,8 @@ class Holder:
     pass
 
 
-def compared(x: Any, n: Any) -> Any:
-    return x * 2 if n > 1.5 else x
+def written(x: Any, n: Any) -> Any:
+    return x * len(str(n))
 
 
 def named(x: Any, name: Any) -> Any:
@@ -94,7 +94,7 @@ def with_new_code(compiled: Any, k: int) -> Any:
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int32)
 CASES: dict[str, tuple[Callable[[], Any], dict[str, Any], Callable[[Any, int], Any], str, str]] = {
     "an integer of a module": (Counted, {}, counted, "self.step: expected 1, found 2", "symbolic_module_integers"),
-    "a float that is compared": (lambda: compared, {}, lambda f, k: f(X, k + 0.5), "n: expected 1.5, found 2.5", "torch.where"),
+    "a float that is written": (lambda: written, {}, lambda f, k: f(X, k + 0.5), "n: expected 1.5, found 2.5", "torch.where"),
     "a text": (lambda: named, {}, lambda f, k: f(X, "n" * k), "name: expected 'n', found 'nn'", "Each value is compiled apart"),
     "a global": (lambda: by_global, {}, with_global, "FACTOR: expected 'aa', found 'aaa'", "Pass it as an argument"),
     "a static mark": (lambda: doubled, {}, with_static, "x: expected f32[5], found f32[6]", "take the mark away"),

@@ -10,6 +10,7 @@ import functools
 import io
 import itertools
 import logging
+import random
 import time
 import warnings
 import zlib
@@ -114,6 +115,8 @@ def becomes(report: Report) -> str:
 def observed(tried: Program, fn: Callable[..., Any]) -> Any:
     """What a call gives and prints."""
     torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)
     out = io.StringIO()
     with contextlib.redirect_stdout(out), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -334,6 +337,11 @@ def _(x: Tensor) -> Tensor:
 @program("Random numbers of torch's own generator", fallback_random=True)
 def _(x: Tensor) -> Tensor:
     return F.dropout(x, 0.5) + torch.rand(4, 4)
+
+
+@program("Random numbers of Python's and numpy's global generators")
+def _(x: Tensor) -> Tensor:
+    return x * random.uniform(0.5, 1) + torch.from_numpy(np.random.rand(4, 4))
 
 
 @program("Complex numbers, Fourier transforms")

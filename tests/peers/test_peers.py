@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import random
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -60,6 +61,8 @@ GAPS = {f"{kind}-{p.name}": p.gap for kind, module in KINDS.items() for p in mod
 def outcome(call: Callable[..., Any], program: Program) -> tuple[Any, ...]:
     """What a call gives or raises, and what it leaves of its arguments."""
     torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)
     arguments = program.arguments()
     try:
         with torch._dynamo.config.patch(**program.settings):

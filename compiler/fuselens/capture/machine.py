@@ -148,6 +148,7 @@ class Machine:
         self.contexts: list[GradModeContext] = []
         self.call_place = tracer.place
         self.steps = 0
+        self.most_in_call = 0  # operations of the call that has most, for a frame that is captured
         if self.depth > MAXIMUM_DEPTH:
             raise too_deep(code)
 

@@ -141,7 +141,8 @@ TABLE: dict[str, Entry] = {
             "random numbers from outside torch",
             "graph break: `{what}` draws random numbers, or sets their state, outside of the graph",
             "The generator's state must advance at each call, so the call runs eagerly between two graphs.",
-            "Draw with torch (torch.rand, torch.randint): such numbers are part of the graph.",
+            "Draw with torch (torch.rand, torch.randint): such numbers are part of the graph. Numbers and arrays that the functions "
+            "of random and numpy.random give are its inputs, where what they are called with is known.",
         ),
         _e(
             "FL116",

@@ -354,7 +354,10 @@ class Callee:
             m.tracer.generators.append(made)
             return made
         try:
+            before = m.tracer.graphs.operations
             frame.run()
+            if m.depth == 0:
+                m.most_in_call = max(m.most_in_call, m.tracer.graphs.operations - before)
         except RecursionError:
             raise too_deep(self.code) from None
         assert frame.result is not None

@@ -10,7 +10,7 @@ from .. import classify
 from ..arrays import numpy_calls
 from ..breaks import Break, Raised, raising
 from ..kernels import operators
-from ..program import random_state
+from ..program import draws, random_state
 from ..rules import torch_function
 from ..rules.compiler import marked, told
 from ..rules.table import RULES
@@ -63,7 +63,11 @@ def _by_rule(m: Machine, value: Known, args: list[Value], kwargs: dict[str, Valu
         found = RULES.get(attributes.class_attribute(obj.__self__, obj.__name__))  # a class method of C
         if found is not None:
             return found(m, [Known(obj.__self__), *args], kwargs)
-    result = marked(m, value, obj, args, kwargs) or random_state.of_module(m, obj, args, kwargs)
+    result = (
+        marked(m, value, obj, args, kwargs)
+        or random_state.of_module(m, obj, args, kwargs)
+        or draws.called(m, obj, args, kwargs)
+    )
     if result is not None:
         return result
     code = classify.breaking_code(obj)

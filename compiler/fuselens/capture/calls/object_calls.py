@@ -13,6 +13,7 @@ from ... import torch_private
 from .. import classify
 from ..breaks import Break, raising
 from ..hook import _hook
+from ..program import draws
 from ..rules import contexts, generators
 from ..rules.compiler import marked, reason
 from ..rules.module_calls import call_module
@@ -57,7 +58,12 @@ def _call_object(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict
         )
     if type(method) is types.FunctionType:
         return call(m, attributes.bind(m, method, value, "__call__", place), args, kwargs)
-    code = classify.breaking_code(obj) if classify.is_routine(obj) else None
+    code = None
+    if classify.is_routine(obj):
+        if value.source is not None and (drawn := draws.called(m, obj, args, kwargs)) is not None:
+            m.tracer.guard_identity(value.source, obj)
+            return drawn
+        code = classify.breaking_code(obj)
     raise Break(
         code or "FL104", what=getattr(obj, "__qualname__", None) or kind.__qualname__, why="it is implemented in C"
     )

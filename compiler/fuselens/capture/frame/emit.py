@@ -28,6 +28,7 @@ from ..bytecode.micros import normalise
 from ..bytecode.opcodes import RAISES
 from ..hook import _hook
 from ..machine import Machine
+from ..program.draws import Rewind, drawn
 from ..values.algebra import (
     NULL,
     CellValue,
@@ -166,7 +167,7 @@ class Emitter:
 
     def _prologue(self) -> None:
         """What the original code begins with (cells, RESUME), then the call of the graph."""
-        emit, gathered = self.code.emit, self.m.tracer.guards.gathered
+        emit, tracer, gathered = self.code.emit, self.m.tracer, self.m.tracer.guards.gathered
         instructions = self.m.program.instructions
         for instruction in instructions[: body_start(instructions)]:
             emit([instruction.copy()])
@@ -174,17 +175,31 @@ class Emitter:
             return
         emit(emitters.prepare_call(emitters.load_const(self.graph)))
         # a frame whose guards gather nothing is given no tuple
-        emit(emitters.load_fast(GATHERED) if gathered else emitters.load_const(()))
+        inputs = emitters.load_fast(GATHERED) if gathered else emitters.load_const(())
+        rewind = ""
+        if tracer.graphs.drawn:
+            rewind = self.code.temporary()
+            emit(
+                [
+                    *emitters.prepare_call(emitters.load_const(Rewind)),
+                    *inputs,
+                    *emitters.call(1),
+                    *emitters.store_fast(rewind),
+                ]
+            )
+            inputs = [*emitters.prepare_call(emitters.load_const(drawn)), *inputs, *emitters.call(1)]
+        emit(inputs)
         if gathered != self.n_inputs:
             emit(emitters.load_const(slice(0, self.n_inputs)))
             emit(emitters.binary_subscr())
         called = emitters.call(1)
         emit(called)
         emit(emitters.store_fast(OUTPUTS) if self.rebuilder.outputs else emitters.pop_top())
-        self._retry(called)
+        self._retry(called, rewind)
 
-    def _retry(self, called: list[Instruction]) -> None:
-        """Where the graph raises: the frame runs eagerly from its beginning, for eager's effects and traceback.
+    def _retry(self, called: list[Instruction], rewind: str) -> None:
+        """Where the graph raises: the frame runs eagerly from its beginning, for eager's effects and traceback, and draws the same
+        random numbers again if the variable ``rewind`` can put their generators back.
 
         A graph that has written to its inputs may not run twice; its exception is raised as it is.
         """
@@ -195,12 +210,13 @@ class Emitter:
         with self.code.landing(called) as exception:
             emit(emitters.prepare_call(emitters.load_const(retry)))
             emit(emitters.load_fast(exception))
+            emit(emitters.load_fast(rewind) if rewind else emitters.load_const(None))
             for name in free:
                 emit(emitters.load_closure(name))
             emit(emitters.build_tuple(len(free)))
             for name in names:
                 emit(emitters.load_fast(name))
-            ran = emitters.call(2 + len(names))
+            ran = emitters.call(3 + len(names))
             emit([*ran, *emitters.return_value()])
             self._passing(ran)
 

@@ -383,6 +383,9 @@ class FrameCompiler:
             return self._capture_with(function, code, args, "symbolic")
         except NotGuardable as reason:
             log.debug("%s is compiled with static sizes: %s", code.co_qualname, reason)
+            if variation.draws and not variation.exact_draws:
+                variation.exact_draws = True
+                return self._capture_without_data(function, code, args)
             if isinstance(reason, FloatCompared):
                 variation.exact_floats = True
                 return self._capture_without_data(function, code, args)
@@ -506,7 +509,7 @@ class FrameCompiler:
             if _is_beside_tensors(trace, code, self.root, args):
                 self._beside.add(code)
                 return None
-        elif tracer.graphs.operations == 0 and code is not self.root and RESUME_MARK not in code.co_name:
+        elif tracer.graphs.operations <= 1 and code is not self.root and RESUME_MARK not in code.co_name:
             _hook.skip(code)
             self._keep(kept.Made(None), function, code, args, tracer)
             return None
@@ -712,9 +715,14 @@ def _break_before(lost: CannotRebuild, found: Break | None, end: int) -> Break:
 
 
 def _is_piece_of_loop(trace: _Trace, code: types.CodeType, root: types.CodeType | None) -> bool:
-    """Whether a resume function of a callee computes little before it breaks again, in a loop: such loops, in which data
-    decides at every step, run as written. What they call is compiled by itself."""
-    if trace.found is None or RESUME_MARK not in code.co_name or trace.tracer.graphs.operations > _LITTLE:
+    """Whether a resume function of a callee computes little by itself before it breaks again, in a loop: such loops, in which data
+    decides at every step, run as written. What they call is compiled by itself, once for all steps."""
+    operations = trace.tracer.graphs.operations
+    if (
+        trace.found is None
+        or RESUME_MARK not in code.co_name
+        or operations not in (*range(_LITTLE + 1), trace.machine.most_in_call)
+    ):
         return False
     if root is not None and code.co_qualname.split(RESUME_MARK)[0] == root.co_qualname:
         return False

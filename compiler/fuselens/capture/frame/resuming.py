@@ -94,7 +94,9 @@ class Retry:
         """Its arguments, ``strict`` and ``writes``."""
         return self._names, self._strict, self._writes
 
-    def __call__(self, error: BaseException, closure: tuple[types.CellType, ...], *args: Any) -> Any:
+    def __call__(
+        self, error: BaseException, rewind: Callable[[], None] | None, closure: tuple[types.CellType, ...], *args: Any
+    ) -> Any:
         wanted, failed_check = isinstance(error, AsWritten), torch_private.is_failed_check(error)
         written = self._writes and not failed_check
         if not wanted and (
@@ -109,6 +111,8 @@ class Retry:
                 raise error
             self._code = self._make(original, self._names)
         function = types.FunctionType(self._code, sys._getframe(1).f_globals, None, None, closure)
+        if rewind is not None:
+            rewind()
         if failed_check or wanted:  # it is about to raise, or what it calls would be asked to run as written, too
             return _hook.disabled(function)(*args)
         result = function(*args)

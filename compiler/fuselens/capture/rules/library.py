@@ -320,7 +320,8 @@ def _call_cached(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict
     if (value.value.__module__ or "").partition(".")[0] == "einops" and UNKNOWN not in (*known, *named.values()):
         return _asked_now(m, value, known, named)
     receiver = m.use(args[0]) if args and known[0] is UNKNOWN else None
-    known = known if receiver is None else known[1:]
+    if receiver is not None:
+        known = [k if k is not UNKNOWN else _held(m.use(a), m) for a, k in zip(args[1:], known[1:], strict=True)]
     lost = receiver is not None and receiver.source is None
     if value.source is None or lost or UNKNOWN in (*known, *named.values()):
         raise Break("FL104", what=value.describe(), why="its cache decides what it gives")
@@ -333,12 +334,24 @@ def _call_cached(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict
     unknown = result is None or len(calls) > before or _has_new_variables(value.value.__wrapped__, m)
     if unknown or not (receiver is None or _is_given(receiver, m)):
         raise Break("FL104", what=value.describe(), why="its cache decides what it gives")
+    return m.use(_looked_up(m, value, value.source, receiver, known, named))
+
+
+def _looked_up(
+    m: Machine,
+    value: ObjectValue,
+    source: src.Source,
+    receiver: ObjectValue | None,
+    known: list[Any],
+    named: dict[str, Any],
+) -> Value:
+    """What a cache gives, which is asked when guards are checked."""
     if receiver is None or receiver.source is None:
         look_up = _LookUp(known, named)
-        return m.use(m.tracer.lazy(look_up(value.value), src.applied(look_up, value.source)))
-    m.tracer.guard_identity(value.source, value.value)
+        return m.tracer.lazy(look_up(value.value), src.applied(look_up, source))
+    m.tracer.guard_identity(source, value.value)
     look_up = _LookUpOf(value.value, known, named)
-    return m.use(m.tracer.lazy(look_up(receiver.value), src.applied(look_up, receiver.source)))
+    return m.tracer.lazy(look_up(receiver.value), src.applied(look_up, receiver.source))
 
 
 def _asked_now(m: Machine, value: ObjectValue, args: list[Any], kwargs: dict[str, Any]) -> Value:
@@ -415,6 +428,18 @@ def _outside(m: Machine) -> tuple[Any, ...]:
     return nodes, *variables
 
 
+class _Held(weakref.ref[Any]):
+    """An object that a look-up is given, which does not keep it."""
+
+
+def _held(argument: Value, m: Machine) -> Any:
+    """An existing object that is equal to itself alone, which is guarded to be this one; UNKNOWN for anything else."""
+    if not _is_given(argument, m) or argument.source is None or not argument.python_type.__weakrefoffset__:
+        return UNKNOWN
+    m.tracer.guard_identity(argument.source, argument.value)
+    return _Held(argument.value)
+
+
 class _LookUp:
     """``function(*args, **kwargs)``, when guards are checked."""
 
@@ -436,8 +461,10 @@ class _LookUpOf(_LookUp):
         self.function = weakref.ref(function)
 
     def __call__(self, obj: Any) -> Any:
-        function = self.function()
-        return None if function is None else function(obj, *self.args, **self.kwargs)
+        function, args = self.function(), [a() if isinstance(a, _Held) else a for a in self.args]
+        if function is None or any(isinstance(a, _Held) and a() is None for a in self.args):
+            return None
+        return function(obj, *args, **self.kwargs)
 
 
 def _getter(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -354,6 +354,8 @@ def _given(tracer: Tracer, node: fx.Node) -> tuple[Source, torch.Tensor] | None:
     source, tensor = tracer.graphs.inputs[position]
     if type(tensor) is not torch.Tensor or not torch_private.is_plain(tensor) or source.kind == _hook.APPLIED:
         return None
+    if source in tracer.graphs.drawn:
+        return None
     held = tensor.dtype in _BITS and not (source.is_argument or tensor.requires_grad)
     small = tensor.numel() <= MOST_GUARDED and tensor.device.type == "cpu"
     return (source, tensor) if small and (held or tensor.dtype in _WHOLE) else None

@@ -58,6 +58,7 @@ class Graphs:
         self.generators: dict[int, fx.Node] = {}  # by id of the value of an existing generator of random numbers
         self.data: dict[fx.Node, fx.Node] = {}  # of inputs whose ``.data`` the program replaced: what has the new one
         self.operations = 0
+        self.drawn: set[Source] = set()  # inputs that are random numbers, drawn before the graph runs
         self._guards = guards
 
     # --- inputs --------------------------------------------------------------------------------------------

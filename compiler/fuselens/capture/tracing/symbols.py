@@ -3,8 +3,8 @@
 torch's ``ShapeEnv`` gives the expressions and remembers every comparison it had to decide with example values. Here
 those become ``SHAPE`` guards, small postfix programs over sizes, strides and integers that the C guard machine evaluates.
 
-Floats that changed between calls (a learning rate under a scheduler) are symbols as well. Graphs compute with them;
-guards compare integers only, so where a program compares one, its floats stay exact from then on.
+Floats that changed between calls (a learning rate under a scheduler) are symbols as well. Graphs compute with them; a condition
+on one of them is a guard of its own. Where that cannot be expressed, the program's floats stay exact from then on.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ...record.report import Span, Symbol
 from ...torch_private.result_layouts import is_dense
 from ..breaks import text_of
 from ..hook import _hook
+from .float_conditions import FloatCondition, formula
 from .sources import GuardProgram, Source
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class Variation:
     needed: dict[str, set[int]] = field(default_factory=dict)
     contents: dict[str, set[Any]] = field(default_factory=dict)
     exact_floats: bool = False  # a guard on one could not be expressed
+    draws: bool = False  # numbers that are drawn at random were symbols in a trace
+    exact_draws: bool = False  # the trace depends on such a number: the frame breaks where it is drawn
     kept: dict[str, set[int]] | None = None
 
     @property
@@ -180,7 +183,10 @@ class Sizes:
         self.tensors: list[tuple[Source, torch.Tensor, Span | None]] = []
         self.integers: list[tuple[Source, torch.SymInt, Span | None]] = []
         self.names: dict[str, str] = {}
-        self.floats: set[sympy.Symbol] = set()
+        self.floats: dict[sympy.Symbol, Source] = {}
+        self.drawn: dict[
+            sympy.Symbol, tuple[int | None, int | None]
+        ] = {}  # that each call draws: no guard can ask for them
         self.ends: dict[str, int] = {}  # of symbols whose range is a bucket: what its kernels are planned for
         self.promised: list[
             tuple[str, Any, tuple[int | None, int | None], Span | None]
@@ -219,10 +225,24 @@ class Sizes:
         return number
 
     def float(self, value: float, source: Source) -> torch.SymFloat:
-        """A symbol for a float. The graph may compute with it, but not compare it."""
+        """A symbol for a float."""
         number = torch_private.symbolic_float(self.env, value, source.text)
-        self.floats.add(torch_private.raw_expression(number))
+        self.floats[torch_private.raw_expression(number)] = source
         return number
+
+    def draw(self, value: Any, text: str, lower: int = 0, upper: int = 0) -> Any:
+        """A symbol for a number that each call draws anew; an integer is between these bounds."""
+        if isinstance(value, int):
+            number: Any = torch_private.symbolic_integer(self.env, value, text, lower, upper)
+        else:
+            number = torch_private.symbolic_float(self.env, value, text)
+        raw = torch_private.raw_expression(number)
+        self.drawn[raw] = torch_private.bounds(self.env, raw)
+        return number
+
+    def is_drawn(self, number: Any) -> bool:
+        """Whether a number depends on one that each call draws anew."""
+        return bool(self.drawn) and not self.drawn.keys().isdisjoint(torch_private.raw_expression(number).free_symbols)
 
     def is_free(self, number: Any) -> bool:
         """Whether a size or number is a symbol that the program has not made equal to a number."""
@@ -319,9 +339,14 @@ class Sizes:
                 self._equal(guards, (node, -2 - d), expression, where, f"{source}.stride({d})", span)
         conditions = list(zip(torch_private.shape_guards(self.env), self.causes, strict=True))
         for expression, span in conditions:
-            if expression.free_symbols & self.floats:
-                raise FloatCompared(f"{expression} compares a float")
-            self._condition(guards, expression, where, span)
+            if expression.free_symbols & self.floats.keys():
+                self._float_condition(guards, expression, span)
+            else:
+                self._condition(guards, expression, where, span)
+        for raw, drawn_between in self.drawn.items():
+            known = torch_private.simplified(self.env, raw), torch_private.bounds(self.env, raw)
+            if known != (raw, drawn_between):
+                raise NotGuardable(f"the trace depends on {raw}, which is drawn at random")
         found: dict[str, Symbol] = {}
         for raw, (text, span) in origin.items():
             simplified = torch_private.simplified(self.env, raw)
@@ -371,6 +396,16 @@ class Sizes:
             return
         variables: list[tuple[int, int]] = []
         self._add(guards, variables, _postfix(expression, where, variables), self._shown(expression), span)
+
+    def _float_condition(self, guards: GuardProgram, expression: Any, span: Span | None) -> None:
+        """A guard on a float; it calls an object, once for each condition."""
+        symbol, *others = expression.free_symbols
+        found = None if others else formula(expression, symbol)
+        if found is None:
+            raise FloatCompared(f"{expression} compares a float")
+        source = self.floats[symbol]
+        text = str(expression).replace(symbol.name, source.text)
+        guards.check(source, _hook.CALL, FloatCondition(found, text), name="FLOAT", text=text, span=span)
 
     def _add(self, guards: GuardProgram, variables: Any, program: Any, text: str, span: Span | None) -> None:
         guards.check_shape(tuple(variables), tuple(program), text, span)

@@ -115,6 +115,13 @@ def _operate_on_symbols(m: Machine, function: Any, args: list[Value], kwargs: di
     return m.tracer.call("call_function", function, tuple(args), kwargs, what)
 
 
+def _is_float(value: Value) -> bool:
+    """Whether guards can compare it with a float: another, or a finite number that is known."""
+    if isinstance(value, Constant):
+        return math.isfinite(value.value)
+    return value.python_type is float
+
+
 def _as_integers(function: Any, args: list[Value]) -> list[Value]:
     """An integer that is compared with a known float, as one that is compared with the next integer."""
     known = next((a for a in args if isinstance(a, Constant)), None)
@@ -144,7 +151,7 @@ def _gives_symbol(m: Machine, function: Any, args: list[Value]) -> bool:
     function = _INPLACE.get(function, function)
     kinds = {a.python_type for a in args}
     if function in _COMPARED:
-        return kinds <= {int, bool}  # guards compare integers
+        return kinds <= {int, bool} or (kinds <= {int, float} and all(map(_is_float, args)))
     if function in (operator.floordiv, operator.mod, operator.truediv) and isinstance(args[1], SymbolValue):
         return m.truth(args[1]) is True  # the program raises ZeroDivisionError by itself
     return function in _ARITHMETIC and kinds <= {int, bool, float}

@@ -15,7 +15,6 @@ from ..arrays import operations as arrays
 from ..breaks import Break
 from ..rules import torch_function
 from ..tracing import contents
-from ..tracing.tracer import specialise
 from . import attributes
 from .algebra import (
     ActiveValue,
@@ -126,8 +125,12 @@ _COMPARISONS: dict[Any, Any] = {f: f for f in (operator.lt, operator.le, operato
 @_TRUTH.of(SymbolValue)
 def _of_symbol(m: Machine, value: SymbolValue) -> bool | None:
     number = value.node.meta["val"]
+    if m.tracer.sizes is not None and m.tracer.sizes.is_drawn(number):
+        return None
+    if isinstance(number, torch.SymFloat):
+        number = number != 0.0
     try:
-        return bool(number if isinstance(number, (torch.SymInt, torch.SymBool)) else specialise(value))
+        return bool(number)
     except Exception as e:
         if torch_private.needs_data(e):
             return None

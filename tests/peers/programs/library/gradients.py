@@ -114,7 +114,7 @@ def gradient_penalty(x, m):
     return ((g.norm(2, dim=1) - 1) ** 2).mean()
 
 
-@programs(lambda: (leaf(3),), gap="the hook is compiled, too")
+@programs(lambda: (leaf(3),))
 def hook_of_a_tensor(x):
     y = x * 2
     y.register_hook(lambda g: g * 10)
@@ -342,6 +342,25 @@ def drawn_and_not_used(x):
     if p < 0 and x.shape[0] > 100:
         return x
     return x + 1
+
+
+@programs(lambda: (some(3),))
+def drawn_without_a_seed(x):
+    return x * random.uniform(0.5, 1.5) + random.randint(2, 9), random.gauss(0, 1), random.random()
+
+
+@programs(lambda: (some(3),))
+def arrays_drawn_without_a_seed(x):
+    noise = np.random.normal(0, 0.1, 3).astype(np.float32)
+    return x + torch.from_numpy(noise), x * np.random.rand(), np.random.choice(5, 3)
+
+
+@programs(lambda: (some(3),))
+def branch_by_a_draw(x):
+    x = x + 1
+    if random.random() < 0.5:
+        x = x.sin()
+    return x * random.random()
 
 
 @programs(lambda: (some(3),))
