@@ -42,11 +42,12 @@ def test_forward_and_backward() -> None:
         for _ in range(3):
             compiled(x).sum().backward()
     found = names(profiler)
-    assert set(found.values()) <= {3, 6}
+    product = {f"{name} ({HERE}:{line('# two')})" for name in ("aten::addmm", "mkldnn::_linear_pointwise")}
+    assert {n for name, n in found.items() if name not in product} <= {3, 6}
     graph = f"({HERE}:{line('def forward')})"
     assert {f"Net graph 0 {graph}", f"Net graph 0 backward {graph}"} <= found.keys()
     assert f"tanh_mul_0 ({HERE}:{line('# fused')})" in found
-    assert f"aten::addmm ({HERE}:{line('# two')})" in found
+    assert len(product & found.keys()) == 1  # of the library that measured faster here
     assert f"softmax_0 ({HERE}:{line('# two')})" in found
 
 

@@ -509,7 +509,7 @@ class FrameCompiler:
             if _is_beside_tensors(trace, code, self.root, args):
                 self._beside.add(code)
                 return None
-        elif tracer.graphs.operations <= 1 and code is not self.root and RESUME_MARK not in code.co_name:
+        elif _is_little(tracer.graphs.operations, code) and code is not self.root and RESUME_MARK not in code.co_name:
             _hook.skip(code)
             self._keep(kept.Made(None), function, code, args, tracer)
             return None
@@ -712,6 +712,11 @@ def _break_before(lost: CannotRebuild, found: Break | None, end: int) -> Break:
     made = lost.refused or Break("FL117", what=lost.what, why=lost.why)
     made.cause = found
     return made
+
+
+def _is_little(operations: int, code: types.CodeType) -> bool:
+    """Whether a callee computes too little for a graph of its own: nothing, or one operation of an installed package's function."""
+    return operations == 0 or (operations == 1 and classify.is_installed(code.co_filename))
 
 
 def _is_piece_of_loop(trace: _Trace, code: types.CodeType, root: types.CodeType | None) -> bool:
