@@ -305,3 +305,23 @@ def more_integers_than_the_limit(x, k):
 @programs(lambda: iter([(some(3), str(k)) for k in range(20)]))
 def more_strings_than_the_limit(x, s):
     return x + int(s)
+
+
+@programs(lambda: iter([(some(3), d) for d in ({"a": 2}, {"a": 2, "b": 3}, {"c": 1, "a": 2}, {"a": 2})]))
+def keys_that_are_not_read(x, d):
+    return x * d["a"]
+
+
+@programs(lambda: iter([(some(3), d) for d in ({"a": 2}, {"b": 3}, {"c": 1, "b": 2}, {"a": 1, "c": 2})]))
+def a_key_that_is_looked_up(x, d):
+    return x * 2 if "b" in d else x
+
+
+@programs(lambda: iter([(some(3), d) for d in ({}, {"b": 3}, {"c": 1, "s": 2}, {"s": 2}, {"d": 2})]))
+def a_key_with_a_default(x, d):
+    return x * d.get("s", 1)
+
+
+@programs(lambda: iter([(some(3), d) for d in ({"a": 2, "b": 3}, {"b": 3, "a": 2})]))
+def keys_in_another_order(x, d):
+    return x * d["a"] + d["b"]

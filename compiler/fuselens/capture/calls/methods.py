@@ -49,7 +49,7 @@ from ..values.algebra import (
     Value,
 )
 from ..values.container_operators import as_set, change_set, combined_sets, elements, mapping_items
-from ..values.hashing import ELEMENT, key_of
+from ..values.hashing import ELEMENT, key_among, key_of
 from ..values.iterators import advance, generator_method, iterate, iterator
 from ..values.kinds import PerKind
 from ..values.known import UNKNOWN, deep_use, fold, from_plain, integer, plain
@@ -634,12 +634,12 @@ _DEQUE_METHODS: dict[str, Any] = {
 
 
 def _get(m: Machine, mapping: DictValue, key: Value, default: Value = _NOTHING, /) -> Value:
-    found = mapping.items.get(key_of(m, key))
+    found = mapping.items.get(key_among(m, mapping.items, key))
     return m.use(found) if found is not None else default
 
 
 def _dict_pop(m: Machine, mapping: DictValue, key: Value, default: Value | None = None, /) -> Value:
-    wanted = key_of(m, key)
+    wanted = key_among(m, mapping.items, key)
     if wanted in mapping.items:
         return m.use(mapping.items.pop(wanted))
     if default is not None:
@@ -667,7 +667,7 @@ def _ordered_popitem(m: Machine, mapping: DictValue, last: Value | None = None) 
 
 
 def _move_to_end(m: Machine, mapping: DictValue, key: Value, last: Value | None = None) -> Value:
-    wanted = key_of(m, key)
+    wanted = key_among(m, mapping.items, key)
     if wanted not in mapping.items:
         raise key_error(wanted)
     rest = dict(mapping.items)
@@ -688,7 +688,7 @@ def _dict_update(m: Machine, mapping: DictValue, other: Value | None = None, /, 
 
 
 def _setdefault(m: Machine, mapping: DictValue, key: Value, default: Value = _NOTHING, /) -> Value:
-    return m.use(mapping.items.setdefault(key_of(m, key), default))
+    return m.use(mapping.items.setdefault(key_among(m, mapping.items, key), default))
 
 
 def _dict_clear(m: Machine, mapping: DictValue, /) -> Value:
@@ -724,23 +724,23 @@ _VIEW_METHODS: dict[str, Any] = {
 
 
 def _add(m: Machine, items: SetValue, value: Value, /) -> Value:
-    items.change("add", [key_of(m, value, ELEMENT)])
+    items.change("add", [key_among(m, items.items, value, ELEMENT)])
     return _NOTHING
 
 
-def _element(m: Machine, value: Value) -> Any:
+def _element(m: Machine, items: SetValue, value: Value) -> Any:
     """An element that is looked up: a set is, as the frozenset of its elements."""
     value = m.use(value)
-    return frozenset(value.items) if isinstance(value, SetValue) else key_of(m, value, ELEMENT)
+    return frozenset(value.items) if isinstance(value, SetValue) else key_among(m, items.items, value, ELEMENT)
 
 
 def _discard(m: Machine, items: SetValue, value: Value, /) -> Value:
-    items.change("discard", [_element(m, value)])
+    items.change("discard", [_element(m, items, value)])
     return _NOTHING
 
 
 def _set_remove(m: Machine, items: SetValue, value: Value, /) -> Value:
-    wanted = _element(m, value)
+    wanted = _element(m, items, value)
     if wanted not in items.items:
         raise key_error(wanted)
     items.change("discard", [wanted])

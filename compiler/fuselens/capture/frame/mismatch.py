@@ -146,7 +146,8 @@ def _tensor(search: Search, node: int, found: Any, spec: tensor_layout.TensorSpe
 
 
 def _call(search: Search, node: int, found: Any, condition: Any) -> str:
-    return f"{search.texts[node]}: {getattr(type(condition), 'otherwise', 'a condition on it does not hold')}"
+    said = condition.otherwise if hasattr(type(condition), "otherwise") else "a condition on it does not hold"
+    return f"{search.texts[node]}: {said}"
 
 
 def _same(search: Search, node: int, found: Any, other: int) -> str:

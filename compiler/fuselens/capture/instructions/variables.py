@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @handles("LOAD_CONST")
 def _load_const(m: Machine, arg: Any) -> None:
     if type(arg) is tuple:
-        m.push(SequenceValue([Constant(v) if type(v) is not tuple else _constant_tuple(v) for v in arg], tuple))
+        m.push(m.tracer.constants.setdefault(id(arg), _constant_tuple(arg)))
     elif type(arg) is frozenset:
         m.push(SetValue(arg, frozenset))
     elif isinstance(arg, (types.CodeType, types.FunctionType, iterators.Recipe)):

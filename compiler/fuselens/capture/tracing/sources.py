@@ -75,7 +75,9 @@ class TypedKey:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, TypedKey) and type(other.value) is type(self.value) and other.value == self.value
+        if not isinstance(other, TypedKey) or type(other.value) is not type(self.value):
+            return False
+        return other.value is self.value or bool(other.value == self.value)  # weak references compare what they refer to
 
     def __hash__(self) -> int:
         return hash(self.value)

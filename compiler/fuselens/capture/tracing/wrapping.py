@@ -46,6 +46,7 @@ from ..values.algebra import (
 )
 from . import graph_inputs, wrappers
 from . import sources as src
+from .dictionaries import GivenItems, Holds
 from .sources import Source
 from .symbols import LARGEST
 
@@ -252,8 +253,11 @@ def dictionary(tracer: Tracer, obj: Any, kind: type, source: Source) -> DictValu
     if not all(map(_is_trackable_key, keys)):
         return None
     if all(map(_is_constant_key, keys)):
-        tracer.guard(source, _hook.DICT_KEYS_ARE, keys, name="KEYS", text=_text_of_keys(source, keys))
         items = {k: tracer.lazy(dict.__getitem__(obj, k), src.dict_item(source, k)) for k in keys}
+        if kind is dict:
+            items = _given_items(tracer, items, source)
+        else:
+            _guard_keys(tracer, source, keys)
     else:
         held = src.applied(_values_of, source)
         items = {
@@ -267,6 +271,25 @@ def dictionary(tracer: Tracer, obj: Any, kind: type, source: Source) -> DictValu
     if type(obj) is OrderedDict:
         made.attributes = tracer.lazy(obj.__dict__, src.generic_attribute(source, "__dict__"))
     return made
+
+
+def _guard_keys(tracer: Tracer, source: Source, keys: tuple[Any, ...]) -> None:
+    tracer.guard(source, _hook.DICT_KEYS_ARE, keys, name="KEYS", text=_text_of_keys(source, keys))
+
+
+def _given_items(tracer: Tracer, items: dict[Any, Value], source: Source) -> GivenItems:
+    def on_key(key: Any, is_there: bool) -> bool:
+        if not _is_constant_key(key):
+            return False
+        if is_there:
+            text = f"{key!r} in {source}"
+            tracer.guard(source, _hook.CALL, Holds(key, text), name="KEYS", text=text)
+        else:
+            tracer.guard(source, _hook.MISSING, key, name="MISSING", text=f"{key!r} not in {source}")
+        return True
+
+    keys = tuple(items)
+    return GivenItems(items, on_key, lambda: _guard_keys(tracer, source, keys))
 
 
 def _proxy(tracer: Tracer, obj: types.MappingProxyType[Any, Any], source: Source) -> ProxyValue:
@@ -416,8 +439,8 @@ def _text_of_keys(source: Source, keys: tuple[Any, ...]) -> str:
 
 
 def weakly(obj: Any) -> Any:
-    """What an identity guard holds: a callable may belong to a user's model, which it must not keep alive."""
-    if isinstance(obj, (type, types.ModuleType)) or not callable(obj):
+    """What an identity guard holds: a callable or a tensor may belong to a user's model, which it must not keep alive."""
+    if isinstance(obj, (type, types.ModuleType)) or not (callable(obj) or isinstance(obj, torch.Tensor)):
         return obj
     try:
         return weakref.ref(obj)

@@ -267,6 +267,10 @@ def _named_field(m: Machine, value: SequenceValue, name: str) -> Value:
 def _structseq(m: Machine, value: SequenceValue, name: str) -> Value:
     """A field of what torch operations return (``torch.return_types.max``: values, indices)."""
     descriptor = class_attribute(value.kind, name)
+    if descriptor is ABSENT:
+        raise absent(value.kind, name)
+    if type(descriptor) in CONSTANT_TYPES:
+        return Constant(descriptor)
     if isinstance(descriptor, types.MemberDescriptorType):
         probe = value.kind(range(len(value.items)))
         position = getattr(probe, name)
@@ -769,6 +773,9 @@ def bind(m: Machine, found: Any, receiver: Value, name: str, place: src.Source |
     if type(found) is functools._lru_cache_wrapper:  # a method that has a cache is bound as a function is
         return MethodValue(m.use(m.tracer.lazy(found, place or src.constant(found, name))), receiver)
     if isinstance(found, functools.cached_property) and isinstance(receiver, ObjectValue) and found.attrname == name:
+        if not receiver.python_type.__dictoffset__:
+            why = f"No '__dict__' attribute on {receiver.python_type.__name__!r} instance to cache {name!r} property."
+            raise raising(TypeError(why))
         result = m.call(unwrapped(m, found, place, "func"), [receiver], {})
         assign(m, receiver, name, result)
         return m.use(result)

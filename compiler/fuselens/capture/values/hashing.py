@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -170,6 +170,37 @@ def _number_key(m: Machine, value: RuntimeNumber) -> IdentityKey:
     if value.function in (hash, torch.Tensor.data_ptr) or isinstance(value.token, Constant):
         raise Break("FL105", what="a dictionary key", why="it is a number that only the running program knows")
     return NumberKey(value.token, value)
+
+
+def key_among(m: Machine, items: Collection[Any], value: Value, use: str = "a dict key") -> Any:
+    """The key of a value that is looked up among ``items``. The ``id`` of an object may be one of the integers there: that of an
+    existing object, which is guarded to be this one, is known then; that of any other is not."""
+    key = key_of(m, value, use)
+    if not isinstance(key, NumberKey) or key in items or not any(type(k) is int and k >= _LOWEST for k in items):
+        return key
+    found = _identified(m, key.value)
+    if found is None:
+        raise Break("FL105", what="a dictionary key", why="it is the id of an object, which may be one of the integers that are there")
+    return id(found)
+
+
+_LOWEST = 4096  # no object has an address in the first page of memory
+
+
+def _identified(m: Machine, number: Value) -> Any:
+    """The existing object that a number is the ``id`` of, guarded to be this one; None where each call may bring another."""
+    if not isinstance(number, RuntimeNumber) or number.function is not id:
+        return None
+    (value,) = number.args
+    if value.source is None or value.source.is_argument:
+        return None
+    if isinstance(value, TensorValue):
+        found = next((given for source, given in m.tracer.graphs.inputs if source == value.source), None)
+    else:
+        found = value.function if isinstance(value, FunctionValue) else getattr(value, "value", None)
+    if found is not None:
+        m.tracer.guard_identity(value.source, found)
+    return found
 
 
 @_KEYS.of(MadeFunction, TensorValue)

@@ -32,7 +32,7 @@ from .algebra import (
     Value,
 )
 from .attributes import special
-from .hashing import ELEMENT, key_of
+from .hashing import ELEMENT, key_among, key_of
 from .iterators import advance, iterate, iterator
 from .kinds import PerKind
 from .known import PURE, UNKNOWN, fold, from_plain, plain
@@ -63,25 +63,25 @@ _MEMBERS: PerKind[bool] = PerKind(_by_iteration)
 
 @_MEMBERS.of(DictValue)
 def _in_dict(m: Machine, container: DictValue, member: Value) -> bool:
-    return key_of(m, member) in container.items
+    return key_among(m, container.items, member) in container.items
 
 
 @_MEMBERS.of(SetValue)
 def _in_set(m: Machine, container: SetValue, member: Value) -> bool:
     if isinstance(member, SetValue) and isinstance(member.items, set):
         return frozenset(member.items) in container.items  # CPython looks a set up as a frozenset
-    return key_of(m, member, ELEMENT) in container.items
+    return key_among(m, container.items, member, ELEMENT) in container.items
 
 
 @_MEMBERS.of(DictView)
 def _in_view(m: Machine, container: DictView, member: Value) -> bool:
     if container.which == "keys":
-        return key_of(m, member) in container.mapping.items
+        return key_among(m, container.mapping.items, member) in container.mapping.items
     if container.which == "values":
         return _in_sequence(m, container, member)
     if not isinstance(member, SequenceValue) or not issubclass(member.kind, tuple) or len(member.items) != 2:
         return False
-    found = container.mapping.items.get(key_of(m, member.items[0]))
+    found = container.mapping.items.get(key_among(m, container.mapping.items, member.items[0]))
     return found is not None and equal(m, found, member.items[1])
 
 
@@ -262,7 +262,7 @@ def _subscript_error(container: SequenceValue, key: Value) -> TypeError:
 
 @_ITEMS.of(DictValue)
 def _dict_item(m: Machine, container: DictValue, key: Value) -> Value:
-    wanted = key_of(m, key)
+    wanted = key_among(m, container.items, key)
     found = container.items.get(wanted)
     if found is not None:
         return m.use(found)
@@ -312,7 +312,7 @@ def _object_item(m: Machine, container: ObjectValue, key: Value) -> Value:
     held = attributes.content(m, container)
     if held is None:
         return _without_items(m, container, key)
-    if isinstance(held, DictValue) and key_of(m, key) not in held.items:
+    if isinstance(held, DictValue) and key_among(m, held.items, key) not in held.items:
         missing = special(m, container, "__missing__", [key])
         if missing is not None:
             return missing
@@ -372,7 +372,7 @@ def _store_in_array(m: Machine, container: ArrayValue, key: Value, value: Value)
 
 @_STORES.of(DictValue)
 def _store_in_dict(m: Machine, container: DictValue, key: Value, value: Value) -> None:
-    wanted = key_of(m, key)
+    wanted = key_among(m, container.items, key)
     m.tracer.effects.mutate(container)
     container.items[wanted] = value
 
@@ -436,7 +436,7 @@ _DELETIONS: PerKind[None] = PerKind(_no_deletion)
 
 @_DELETIONS.of(DictValue)
 def _delete_in_dict(m: Machine, container: DictValue, key: Value) -> None:
-    wanted = key_of(m, key)
+    wanted = key_among(m, container.items, key)
     if wanted not in container.items:
         raise key_error(wanted)
     m.tracer.effects.mutate(container)
