@@ -29,9 +29,17 @@ class Named(torch.nn.Module):
 
 
 def test_parameters_among_ids_that_are_there():
-    agrees_with_eager(lambda x: (x * WEIGHT, NAMES.get(id(WEIGHT)), id(WEIGHT) in NAMES, id(OTHER) in NAMES), (X,), breaks=0)
+    agrees_with_eager(
+        lambda x: (x * WEIGHT, NAMES.get(id(WEIGHT)), id(WEIGHT) in NAMES, id(OTHER) in NAMES), (X,), breaks=0
+    )
     agrees_with_eager(lambda x: (x * WEIGHT, NAMES[id(WEIGHT)], id(WEIGHT) in SEEN, id(OTHER) in SEEN), (X,), breaks=0)
     agrees_with_eager(Named(), (X,), breaks=0)
+
+
+def test_an_id_is_no_other_value():
+    agrees_with_eager(
+        lambda x: (x + 1, id(x) == None, id(x) != "a", id(x) in (None, "b"), id(x) == id(x)), (X,), breaks=0
+    )  # noqa: E711
 
 
 def test_another_parameter_at_the_same_place():

@@ -315,7 +315,7 @@ def describe_spec(spec: TensorSpec) -> str:
 
     dtypes = {str(v): v for v in vars(torch).values() if isinstance(v, torch.dtype)}
     # torch warns of those where it makes a tensor: they are asked last
-    usual = sorted(dtypes, key=lambda name: (name == "torch.complex32" or name.startswith("torch.q")))
+    usual = sorted(dtypes, key=lambda name: name == "torch.complex32" or name.startswith("torch.q"))
     dtype = next((short_name(d) for d in map(dtypes.__getitem__, usual) if dtype_code(d) == spec[1]), "a tensor")
     sizes = "…" if spec[5] is None else ", ".join("*" if s is None or s < 0 else str(s) for s in spec[5])
     return f"{dtype}[{sizes}]"

@@ -37,7 +37,9 @@ class GivenItems(dict[Any, "Value"]):
 
     __slots__ = ("_on_all", "_on_key")
 
-    def __init__(self, items: dict[Any, Value], on_key: Callable[[Any, bool], bool], on_all: Callable[[], None]) -> None:
+    def __init__(
+        self, items: dict[Any, Value], on_key: Callable[[Any, bool], bool], on_all: Callable[[], None]
+    ) -> None:
         super().__init__(items)
         self._on_key: Callable[[Any, bool], bool] | None = on_key
         self._on_all = on_all

@@ -180,7 +180,11 @@ def key_among(m: Machine, items: Collection[Any], value: Value, use: str = "a di
         return key
     found = _identified(m, key.value)
     if found is None:
-        raise Break("FL105", what="a dictionary key", why="it is the id of an object, which may be one of the integers that are there")
+        raise Break(
+            "FL105",
+            what="a dictionary key",
+            why="it is the id of an object, which may be one of the integers that are there",
+        )
     return id(found)
 
 

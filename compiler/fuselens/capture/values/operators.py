@@ -370,7 +370,9 @@ def _same_callable(m: Machine, left: Value, right: Value) -> bool | None:
     if isinstance(left, RuntimeNumber) and isinstance(right, RuntimeNumber):
         return _same_number(left, right)
     if isinstance(left, RuntimeNumber) or isinstance(right, RuntimeNumber):
-        return False if _is_address(left, right) else None
+        other = right if isinstance(left, RuntimeNumber) else left
+        is_number = not isinstance(other, Constant) or issubclass(other.python_type, (int, float, complex))
+        return None if is_number and not _is_address(left, right) else False
     if isinstance(left, MethodValue) and isinstance(right, MethodValue):
         same = identical(m, m.use(left.receiver), m.use(right.receiver))
         return same and identical(m, m.use(left.function), m.use(right.function))
