@@ -38,8 +38,11 @@ def test_parameters_among_ids_that_are_there():
 
 def test_an_id_is_no_other_value():
     agrees_with_eager(
-        lambda x: (x + 1, id(x) == None, id(x) != "a", id(x) in (None, "b"), id(x) == id(x)), (X,), breaks=0
-    )  # noqa: E711
+        lambda x: (x + 1, id(x) == NOTHING, id(x) != "a", id(x) in (None, "b"), id(x) == id(x)), (X,), breaks=0
+    )
+
+
+NOTHING = None
 
 
 def test_another_parameter_at_the_same_place():

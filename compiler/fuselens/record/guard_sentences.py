@@ -16,6 +16,7 @@ _OPPOSITE = {"==": "≠", "!=": "=", ">=": "<", "<=": ">", "<": "≥", ">": "≤
 _COMPARED = re.compile(r"(?P<left>.*?) (?P<relation>==|!=|>=|<=|<|>) (?P<right>.*)", re.DOTALL)
 _TURNED = (  # what holds, and what does not any more
     (" is not marked", " is marked"), (" are not marked", " are marked"), (" is not ", " is "), (" not in ", " in "),
+    (" in ", " not in "),
     (" does not define ", " defines "), (" has no attribute ", " has an attribute "), (" has no ", " has "), (" is ", " is not "),
 )  # fmt: skip
 

@@ -283,7 +283,7 @@ def _given_items(tracer: Tracer, items: dict[Any, Value], source: Source) -> Giv
             return False
         if is_there:
             text = f"{key!r} in {source}"
-            tracer.guard(source, _hook.CALL, Holds(key, text), name="KEYS", text=text)
+            tracer.guard(source, _hook.CALL, Holds(key, text), name="HOLDS", text=text)
         else:
             tracer.guard(source, _hook.MISSING, key, name="MISSING", text=f"{key!r} not in {source}")
         return True
