@@ -34,13 +34,21 @@ if TYPE_CHECKING:
 @handles("LOAD_CONST")
 def _load_const(m: Machine, arg: Any) -> None:
     if type(arg) is tuple:
-        m.push(m.tracer.constants.setdefault(id(arg), _constant_tuple(arg)))
+        m.push(_one_tuple(m, arg))
     elif type(arg) is frozenset:
         m.push(SetValue(arg, frozenset))
     elif isinstance(arg, (types.CodeType, types.FunctionType, iterators.Recipe)):
         m.push(Known(arg))
     else:
         m.push(Constant(arg))
+
+
+def _one_tuple(m: Machine, constant: tuple[Any, ...]) -> Value:
+    """The value of a tuple that is a constant of code: one object, however often it is loaded."""
+    known = m.tracer.constants.get(id(constant))
+    if known is None:
+        known = m.tracer.constants[id(constant)] = constant, _constant_tuple(constant)
+    return known[1]
 
 
 def _constant_tuple(values: tuple[Any, ...]) -> Value:

@@ -71,11 +71,11 @@ class Rewind:
 
     def __call__(self) -> None:
         for generator, state in self._before:
-            (generator.setstate if generator is _MODULES else generator.set_state)(state)
+            (generator.setstate if generator is _PYTHONS else generator.set_state)(state)
 
 
 def _state(generator: Any) -> Any:
-    return generator.getstate if generator is _MODULES else generator.get_state
+    return generator.getstate if generator is _PYTHONS else generator.get_state
 
 
 def called(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
@@ -96,16 +96,16 @@ def called(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value
         return None
     written = ", ".join([*map(repr, given), *(f"{k}={v!r}" for k, v in named.items())])
     text = (
-        f"{'random' if generator is _MODULES else 'numpy.random'}.{name}({written}), draw {len(m.tracer.graphs.inputs)}"
+        f"{'random' if generator is _PYTHONS else 'numpy.random'}.{name}({written}), draw {len(m.tracer.graphs.inputs)}"
     )
     source = src.constant(Draw(function, tuple(given), named), text)
     if type(example) is int:
-        bounds = _bounds(name, generator is _MODULES, given, named)
+        bounds = _bounds(name, generator is _PYTHONS, given, named)
         if bounds is None or not 0 <= bounds[0] < bounds[1] <= LARGEST:  # kernels have no such symbols
             return None
-        return _number(m, source, example, _sizes(m).draw(example, text, *bounds))
+        return SymbolValue(_placeholder(m, source, example, _sizes(m).draw(example, text, *bounds)))
     if type(example) is float:
-        return _number(m, source, example, _sizes(m).draw(example, text))
+        return SymbolValue(_placeholder(m, source, example, _sizes(m).draw(example, text)))
     tensor = shared_tensor(example)
     return None if tensor is None else _array(m, source, tensor)
 
@@ -115,14 +115,14 @@ def _generator(function: Any) -> tuple[Any, str] | None:
     if type(function) not in (types.MethodType, types.BuiltinMethodType):
         return None
     receiver, name = function.__self__, getattr(function, "__name__", "")
-    if receiver is _MODULES:
+    if receiver is _PYTHONS:
         return (receiver, name) if name in _FLOATS or name in _INTEGERS else None
     numpy = sys.modules.get("numpy.random")
     is_global = numpy is not None and receiver is getattr(numpy.rand, "__self__", None)
     return (receiver, name) if is_global and name in _OF_NUMPY else None
 
 
-_MODULES = getattr(random.random, "__self__", None)
+_PYTHONS = getattr(random.random, "__self__", None)
 
 
 def _bounds(name: str, of_python: bool, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -144,10 +144,6 @@ def _sizes(m: Machine) -> Sizes:
     if m.tracer.sizes is None:
         raise SizesChanged
     return m.tracer.sizes
-
-
-def _number(m: Machine, source: Source, example: float, symbol: Any) -> Value:
-    return SymbolValue(_placeholder(m, source, example, symbol))
 
 
 def _array(m: Machine, source: Source, example: torch.Tensor) -> Value:

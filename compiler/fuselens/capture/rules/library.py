@@ -461,10 +461,10 @@ class _LookUpOf(_LookUp):
         self.function = weakref.ref(function)
 
     def __call__(self, obj: Any) -> Any:
-        function, args = self.function(), [a() if isinstance(a, _Held) else a for a in self.args]
-        if function is None or any(isinstance(a, _Held) and a() is None for a in self.args):
-            return None
-        return function(obj, *args, **self.kwargs)
+        function = self.function()
+        args = [a() if isinstance(a, _Held) else a for a in self.args]
+        is_gone = any(isinstance(a, _Held) and found is None for a, found in zip(self.args, args, strict=True))
+        return None if function is None or is_gone else function(obj, *args, **self.kwargs)
 
 
 def _getter(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -77,9 +77,8 @@ class TypedKey:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TypedKey) or type(other.value) is not type(self.value):
             return False
-        return other.value is self.value or bool(
-            other.value == self.value
-        )  # weak references compare what they refer to
+        # one weak reference is equal to itself, though it compares what it refers to
+        return other.value is self.value or bool(other.value == self.value)
 
     def __hash__(self) -> int:
         return hash(self.value)

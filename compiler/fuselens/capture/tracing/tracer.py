@@ -92,7 +92,7 @@ class Tracer:
         self.inlined: dict[int, types.CodeType] = {}  # code that was run, but for libraries', by id
         # what was read of modules and classes without a guard, by id of that and name: nothing changes it in a process
         self.taken: dict[tuple[int, str], tuple[Any, Any]] = {}
-        self.constants: dict[int, Value] = {}  # tuples that are constants of code, by id
+        self.constants: dict[int, tuple[Any, Value]] = {}  # tuples that are constants of code, held, by id
         self.imported: set[str] = set()  # modules that import statements found
         self.differs = ""  # what of the trace is another in each process, though all that is guarded be the same
         self.restored: set[int] = set()  # inputs that the graph writes to before it checks values
