@@ -59,7 +59,7 @@ from .control import (
 )
 from .ir.graphs.printable import graph_module
 from .modules import CompiledModule, proxy
-from .pipeline import Recorder, compile_graph, prepare
+from .pipeline import Recorder, compile_graph, pinned, prepare
 from .pipeline.refusals import restoring
 from .record import diagnostics, logs
 from .record.printed.explanation import Explanation
@@ -189,6 +189,7 @@ def wrap(
         recorder = Recorder(getattr(fn, "__qualname__", type(fn).__name__), _file_of(fn), None, config, texts=False)
         recorder.follower = _follower(fn, config)
     compiler = FrameCompiler(config, _graph_compiler(recorder, backend), recorder, root_code(fn))
+    axes = axes or pinned.axes(recorder)
     if axes and compiler.root is not None:
         compiler.variations[compiler.root].axes = {name: dict(dims) for name, dims in axes.items()}
     annotation = Annotation(fn, config, example_inputs, recorder, backend)

@@ -77,6 +77,7 @@ class Config:
     network_link: str = "50 GB/s, 14 us"  # the same between hosts, for each rank: InfiniBand NDR
     cache_dir: Path = field(default_factory=lambda: _absolute(Path("~/.cache/fuselens")))
     cache_limit: int = 10 << 30  # bytes of the cache; what was not used for longest goes first; 0: no limit
+    pins: bool = True  # use kernels of the project, in .fuselens/kernels, where they are pinned to what is compiled
     remote_cache: str = ""  # an address of fsspec or Redis: a cache that machines share; off where it is empty
     remote_cache_secret: str = field(default="", repr=False)  # entries of the shared cache are signed with it
     cxx: str = ""  # empty: $CXX, else g++, clang++, ziglang
@@ -190,6 +191,8 @@ def from_environment(environ: Mapping[str, str] | None = None, **changes: Any) -
         values["measure_overlap"] = env["FUSELENS_MEASURE_OVERLAP"] != "0"
     if env.get("FUSELENS_KEEP_SIZES"):
         values["keep_sizes"] = env["FUSELENS_KEEP_SIZES"] != "0"
+    if env.get("FUSELENS_PINS"):
+        values["pins"] = env["FUSELENS_PINS"] != "0"
     if env.get("FUSELENS_LIVE"):
         values["live"] = env["FUSELENS_LIVE"] != "0"
     if env.get("CXX"):
@@ -311,7 +314,7 @@ _APART = frozenset({
     "keep_freed_memory", "build", "build_limit", "explore", "weightless", "execution", "preview", "as_mode",
     "ranks", "mesh", "measure_overlap",
     "cache_dir", "cache_limit", "remote_cache", "remote_cache_secret", "print_after", "dump", "strict", "live",
-    "assembly", "triton_variables", "debug_symbols",
+    "assembly", "triton_variables", "debug_symbols", "pins",
 })  # fmt: skip
 
 

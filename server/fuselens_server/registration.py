@@ -18,6 +18,7 @@ from .features import (
     outline,
     workspace_symbols,
 )
+from .kernels import commands as kernels
 from .pictures import request as pictures
 from .server import FuselensServer
 from .texts import synchronization
@@ -41,6 +42,7 @@ MODULES = (
     linked,
     pictures,
     comparisons,
+    kernels,
 )
 
 

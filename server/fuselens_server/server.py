@@ -29,6 +29,7 @@ from .client.settings import Settings
 from .documents import stages as documents
 from .documents.virtual_documents import VirtualDocuments
 from .ending import Ending
+from .kernels.drafts import Drafts
 from .texts import executed_cells, notebooks
 from .texts.convert import Encoding
 from .texts.observed import Executed
@@ -75,6 +76,7 @@ class FuselensServer(LanguageServer):
         self.warming = Warming(self.configuration, self.pool, self.publish, self.send_status)
         self.trials = FixTrials(self.configuration, self.pool, self.send_status)
         self.later_texts = LaterTexts(self.configuration, self.session, self.pool, self.documents_changed)
+        self.kernels = Drafts(self)
         self.ending = Ending(self.leave)
         self.live = LiveRuns(self.publisher.live_changed, self._cell_of)
         self._worker_status: WorkerStatus | None = None

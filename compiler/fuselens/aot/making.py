@@ -305,6 +305,7 @@ def _apart(config: Config, isa: str) -> Iterator[Config]:
             fullgraph=True,
             strict=True,
             live=False,
+            pins=False,  # the file has our kernels
             regions=False,  # one graph, one program
         )
 

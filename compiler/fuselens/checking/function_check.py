@@ -20,6 +20,7 @@ import torch
 from .. import api, sandbox
 from ..config import Config, assembly_of, from_environment
 from ..inputs.example_inputs import ExampleInputs
+from ..pins import project
 from ..pipeline import Recorder
 from ..record import diagnostics
 from ..record.report import Diagnostic, Inputs, Report
@@ -118,7 +119,9 @@ def planned(file: OpenFile, annotated: Annotated, config: Config | None, say: Pr
     chosen = merge_config(config or from_environment(explore=True), found.config, annotated.arguments)
     chosen = _for_device(chosen, evaluated)
     given = inputs.origin, inputs.args, inputs.kwargs, inputs.dynamic
-    fingerprint = fingerprints.fingerprint(file.path, found.target, given, fingerprints.of_config(chosen))
+    fingerprint = fingerprints.fingerprint(
+        file.path, found.target, given, fingerprints.of_config(chosen), project.digest(file.path)
+    )
     stated = told(inputs, found, evaluated, file.path)
     return Call(annotated, found, inputs, stated, chosen, evaluated, fingerprint)
 

@@ -76,6 +76,7 @@ _NOT_PRELOADED = (
     "fuselens.__main__",
     "fuselens.notebooks",
     "fuselens.codegen.triton",
+    "fuselens.checking.edited.interpreted",
     "fuselens.runtime.gpu.recurrent",
 )
 _OPTIONS = frozenset(config.Config.__dataclass_fields__)
@@ -584,6 +585,16 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
         from ..bisecting import answers
 
         send(wire.Event(request.id, "result", text=answers.of_probe(request, chosen)))
+    elif request.method == "kernel":
+        from .edited import answers as edited
+
+        (function,) = request.functions
+        seconds = request.limits.seconds * _TRIED_UNTIL or float("inf")
+        try:
+            text = edited.of_kernel(request.path, function, request.options, chosen, progress, seconds)
+            send(wire.Event(request.id, "result", text=text))
+        except FileRefused as refused:
+            send(wire.Event(request.id, "result", file=FileReport(request.path, [], [refused.diagnostic])))
     elif request.method == "warm":
         _step_back()
         file = check.warm_file(request.path, request.source, request.functions, progress, chosen)

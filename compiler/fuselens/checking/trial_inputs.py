@@ -47,6 +47,11 @@ def variants(function: OpenFunction) -> Iterator[Call]:
         yield change.every(inputs.args), change.every(inputs.kwargs)
 
 
+def changed(variant: int, values: Any) -> Any:
+    """A structure with other values of its tensors, those that inputs of a variant have."""
+    return _Change(variant, torch.Generator().manual_seed(variant)).every(values)
+
+
 @contextlib.contextmanager
 def seeded() -> Iterator[None]:
     """Each copy of the file is imported, and makes its inputs, from the same random numbers."""

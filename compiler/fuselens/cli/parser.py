@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import config
 from ..record import wire
-from . import bisect, caches, checks, diff, doctor, others, runs
+from . import bisect, caches, checks, diff, doctor, kernels, others, runs
 
 _STATUS = """exit status:
   0  all is well, also where the reader of the output left early
@@ -54,6 +54,13 @@ _EXAMPLES = {
         "fuselens cache why model.py::step  # whether its graphs are there, and if not, what is new",
         "fuselens cache prune --to 2GiB     # the entries that were not used for longest go first",
         "fuselens cache verify              # removes entries that are damaged",
+    ),
+    "kernels": (
+        "fuselens kernels edit model.py::step       # a draft of its kernels, to be edited",
+        "fuselens kernels verify .fuselens/drafts/… # against the graph, and measured beside ours",
+        "fuselens kernels pin .fuselens/drafts/…    # runs use it from then on, where the graph is the same",
+        "fuselens kernels list                      # what the project has, and why something is not used",
+        "fuselens kernels unpin .fuselens/kernels/…",
     ),
     "doctor": ("fuselens doctor",),
     "serve": ("fuselens serve --log-level DEBUG",),
@@ -102,6 +109,7 @@ def parser() -> argparse.ArgumentParser:
     record.add_argument("program", metavar="PROGRAM.py")
     record.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own")
     _cache(command("cache", caches.show, "show what is kept of earlier compilations, and why something is not"))
+    _kernels(command("kernels", kernels.usage, "edit kernels, verify them against their graph, and pin them to it"))
     command("doctor", doctor.doctor, "look at all that compiling needs here, and say how to repair what does not work")
     codes = command("codes", others.codes, "list the diagnostic codes, or explain one")
     codes.add_argument("code", nargs="?")
@@ -212,6 +220,40 @@ def _cache(command: argparse.ArgumentParser) -> None:
     prune.add_argument("--older-than", type=_days, metavar="DAYS", help="those that were not used for so many days")
     action("verify", caches.verify, "read every entry, and delete those that are damaged")
     action("clear", caches.clear, "delete all entries")
+
+
+def _kernels(command: argparse.ArgumentParser) -> None:
+    actions = command.add_subparsers(title="actions", metavar="ACTION", parser_class=_Parser)
+
+    def action(name: str, run: Run, about: str) -> argparse.ArgumentParser:
+        added = actions.add_parser(name, help=about, description=about[:1].upper() + about[1:] + ".")
+        added.set_defaults(run=run)
+        added.add_argument("--format", choices=("text", "json"), default="text")
+        return added
+
+    edit = action("edit", kernels.edit, "write a draft of a function's kernels, which can be edited")
+    edit.add_argument("target", metavar="FILE.py::function")
+    edit.add_argument(
+        "--graph", type=int, metavar="NUMBER", help="of which graph (default: the first that has kernels)"
+    )
+    edit.add_argument("--phase", choices=("forward", "backward"), default="")
+    edit.add_argument("--language", choices=("cpp", "triton"), default="")
+    verify = action(
+        "verify", kernels.verify, "compare a draft, or a pinned kernel, with its graph, and measure it beside ours"
+    )
+    pin = action("pin", kernels.pin, "use a draft in the place of ours where the graph is the same")
+    pin.add_argument("--slower", action="store_true", help="also where it takes longer than ours")
+    unpin = action("unpin", kernels.unpin, "remove a pin: our kernel runs again")
+    kernel_help = "a file in .fuselens/drafts or .fuselens/kernels"
+    verify.add_argument("paths", type=Path, nargs="+", metavar="KERNEL", help=kernel_help)
+    for command_ in (pin, unpin):
+        command_.add_argument("path", type=Path, metavar="KERNEL", help=kernel_help)
+    for command_ in (edit, verify, pin):
+        _compile_options(command_)
+    listed = action("list", kernels.listed, "the pinned kernels of a project")
+    listed.add_argument(
+        "path", type=Path, nargs="?", default=Path(), help="a file or folder of it (default: this folder)"
+    )
 
 
 def _rank_options(command: argparse.ArgumentParser) -> None:

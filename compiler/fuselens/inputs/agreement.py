@@ -44,10 +44,10 @@ def _doubled(value: Any) -> Any:
     return value
 
 
-def observed(function: Function, given: Sequence[Any], names: Sequence[str]) -> Values:
+def observed(function: Function, given: Sequence[Any], names: Sequence[str], seed: int = 0) -> Values:
     """Every value that a call leaves: its results, the gradients of inputs that require them, and its inputs afterwards.
-    Random numbers begin at one seed."""
-    torch.manual_seed(0)
+    Random numbers begin at the seed."""
+    torch.manual_seed(seed)
     inputs: list[Any] = copied(list(given), False)
     results, gradients = _called(function, inputs)
     found: Values = [(f"result {k}", r) for k, r in enumerate(results)]

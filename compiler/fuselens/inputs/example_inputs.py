@@ -26,6 +26,7 @@ from ..system.signatures import annotations_of, signature
 
 # Multiples of eight first, because sizes are split into heads and vector lanes; then of four.
 _SIZES = (16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 20, 28, 36, 44, 52, 60, 68, 76, 84, 92)
+_ODD = {-1: (17, 31, 45, 59, 73, 87, 101, 115, 129, 143), -2: (3, 5, 7, 9, 11, 13, 15, 19, 21, 23)}  # by variant
 _RUN = (2, 3)  # what "*batch" and "..." stand for: leading axes multiply, so they are small, and they often broadcast
 _SEED = 0x5EED
 _SCALARS: dict[type, Any] = {float: 1.5, int: 3, bool: True, str: "", complex: 1 + 2j, bytes: b"", type(None): None}
@@ -66,7 +67,7 @@ def inputs_for(
     variant: int = 0,
 ) -> ExampleInputs:
     """Example inputs for ``target``. ``example`` is what ``example_inputs=`` was given. ``variant`` counts other values
-    and other sizes of named axes, where annotations leave them open.
+    and other sizes of named axes, where annotations leave them open; -1 and -2 have odd sizes.
 
     ``owner`` is the class of a method that takes ``self``: an instance is made and becomes the first argument, unless
     the author's own example starts with one. Raises NoExampleInputs and ExampleInputsFailed.
@@ -296,7 +297,8 @@ class _Sizes:
         self.named: dict[str, int] = {}
         words = [word for text in texts for word in _tokens(text)]
         self._taken = {int(word) for word in words if word.isdecimal()}
-        self._free = itertools.islice((*_SIZES, *range(104, 100_000, 8)), skipped, None)
+        sizes = _ODD.get(skipped, _SIZES)
+        self._free = itertools.islice((*sizes, *range(sizes[-1] + 12, 100_000, 8)), max(0, skipped), None)
         for name in dict.fromkeys(word for word in words if word.isidentifier()):
             self._size(name)
         self._avoid_coincidences([word for word in words if _is_expression(word)])

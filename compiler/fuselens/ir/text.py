@@ -305,6 +305,11 @@ def _lines(graph: Graph) -> Iterator[tuple[str, tuple[Span, ...]]]:
     yield f"  return {', '.join(outputs)}".rstrip(), ()
 
 
+def lines(graph: Graph) -> list[str]:
+    """The lines of the graph, without comments."""
+    return [line for line, _ in _lines(graph)]
+
+
 def show(graph: Graph) -> tuple[str, tuple[Line, ...]]:
     """The graph as text, and for each line that has them the user spans it came from."""
     out: list[str] = []

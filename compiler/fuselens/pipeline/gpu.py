@@ -23,7 +23,9 @@ from ..record import report
 from ..record.diagnostics import make
 from ..rewrite.alignment import Compare
 from ..rewrite.layout import Measured, convolution_of
+from ..runtime.build import host_isa
 from ..runtime.compile_graph import texts
+from . import pinned
 from .cache_keys import facts_of
 from .recorder import Run
 
@@ -69,6 +71,11 @@ def as_told(properties: Any) -> Card:
         float(f"{0.9 * 2e3 * clock * width / 8:.1e}") or like.bandwidth,
         shared - 1024 if shared else like.shared,
     )
+
+
+def built_for(run: Run) -> tuple[str, ...]:
+    """What kernels that run are built for: an instruction set, or an architecture of GPUs."""
+    return (f"cuda:sm_{card(run).architecture}" if run.target == "cuda" else host_isa(run.config),)
 
 
 def devices(captured: Captured) -> list[torch.device]:
@@ -191,38 +198,32 @@ def as_on_gpu(module: fx.GraphModule, fused: Graph) -> Source | None:
     return None
 
 
-def compile_for_absent(graph: Graph, generated: Generated, run: Run) -> None:
-    """What was generated of a graph for the configured GPU, compiled: texts and resources, nothing that runs."""
-    from concurrent.futures import ThreadPoolExecutor
+def compile_for_absent(graph: Graph, generated: Generated, run: Run) -> Generated:
+    """What was generated of a graph for the configured GPU, compiled: texts and resources, nothing that runs. Returns it with the
+    kernels that the project has."""
+    from ..ir.graphs.content import content_of
 
-    from ..codegen.triton.tools.assembly import Compiled
-    from ..codegen.triton.tools.offline import compile_kernel, load_module
-
+    ours, by_function = generated, dict[str, Compiled]()
+    if ours.triton is not None:
+        content, targets = content_of(graph, ours.triton), (f"cuda:sm_{_architecture(run)}", "interpreter")
+        generated = pinned.placed(ours, ours.triton, content, run, targets)
+        assert generated.triton is not None
+        try:
+            by_function = _compiled_offline(graph, generated.triton, run)
+        except Exception as error:
+            if run.recorder.trial is not None:
+                run.recorder.trial.failed(content.name, run.phase, error)
+            if generated is ours or run.recorder.trial is not None:
+                raise
+            pinned.failed(run, f"{type(error).__name__}: {error}")
+            generated = ours
+            by_function = _compiled_offline(graph, ours.triton, run)
     run.keep_sources(texts(generated))
     own = generated.user.kernels if generated.user is not None else ()
     run.graph.kernels += [report.Kernel(k.name, "user_triton", run.phase, k.kind, k.operations, k.spans) for k in own]
     source = generated.triton
     if source is None:
-        return
-    try:
-        module = load_module(source)
-    except ImportError as error:
-        refused = make("FL402", run.captured.span, what=run.config.target, why=f"Triton is not installed ({error})")
-        message = f"kernels for {run.config.target} are not compiled: Triton is not installed"
-        run.say(dataclasses.replace(refused, message=message))
-        module = None
-    by_function: dict[str, Compiled] = {}
-    if module is not None:
-        distinct = [info for info in source.kernels if info.same_as is None]
-        if run.config.weightless and not assembly_of(run.config):
-            largest = sorted(
-                distinct, key=lambda info: -sum(map(graph.hint, filter(None, (info.bytes_read, info.bytes_written))))
-            )
-            distinct = largest[:_MOST_COMPILED]
-        compile_ = functools.partial(compile_kernel, module, arch=_architecture(run))
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:  # most of it waits for ptxas
-            for info, asm in zip(distinct, pool.map(compile_, distinct), strict=True):
-                by_function[info.function] = Compiled(asm, {k: int(asm[k]) for k in ("registers", "spills", "shared")})
+        return generated
     for info in source.kernels:
         compiled = by_function.get(info.function)
         resources = dict(compiled.resources) if compiled is not None else {}
@@ -232,6 +233,35 @@ def compile_for_absent(graph: Graph, generated: Generated, run: Run) -> None:
         ))  # fmt: skip
     if by_function:
         _keep_assembly(source, by_function, run)
+    return generated
+
+
+def _compiled_offline(graph: Graph, source: Source, run: Run) -> dict[str, Compiled]:
+    """The functions of Triton kernels by name, compiled for the configured GPU; nothing where there is no Triton."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from ..codegen.triton.tools.assembly import Compiled
+    from ..codegen.triton.tools.offline import compile_kernel, load_module
+
+    try:
+        module = load_module(source)
+    except ImportError as error:
+        refused = make("FL402", run.captured.span, what=run.config.target, why=f"Triton is not installed ({error})")
+        message = f"kernels for {run.config.target} are not compiled: Triton is not installed"
+        run.say(dataclasses.replace(refused, message=message))
+        return {}
+    distinct = [info for info in source.kernels if info.same_as is None]
+    if run.config.weightless and not assembly_of(run.config):
+        largest = sorted(
+            distinct, key=lambda info: -sum(map(graph.hint, filter(None, (info.bytes_read, info.bytes_written))))
+        )
+        distinct = largest[:_MOST_COMPILED]
+    compile_ = functools.partial(compile_kernel, module, arch=_architecture(run))
+    by_function: dict[str, Compiled] = {}
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:  # most of it waits for ptxas
+        for info, asm in zip(distinct, pool.map(compile_, distinct), strict=True):
+            by_function[info.function] = Compiled(asm, {k: int(asm[k]) for k in ("registers", "spills", "shared")})
+    return by_function
 
 
 def _keep_assembly(source: Source, compiled: Mapping[str, Compiled], run: Run) -> None:

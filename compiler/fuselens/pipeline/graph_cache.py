@@ -29,6 +29,7 @@ import torch
 from .. import torch_private
 from ..capture.frame.captured import Cut, GraphFacts
 from ..config import Config
+from ..ir.contracts.content import Content
 from ..ir.contracts.signature import SavedValue, Sharing, Signature
 from ..record import report
 from ..runtime.cache.contents import trim
@@ -64,6 +65,7 @@ class Program:
     externs: Sequence[str] = ()
     structure: Sequence[report.Operation] = ()
     stages: Sequence[report.Stage] = ()
+    content: Content = dataclasses.field(default_factory=Content)
 
     def hint(self, size: Any) -> int:
         return size
@@ -248,7 +250,7 @@ def _dimensions(data: bytes) -> dict[str, set[int]] | None:
 def form() -> Form:
     from ..ir.contracts import signature, source
 
-    mine = (Entry, Program, Layout, GraphFacts, Cut)
+    mine = (Entry, Program, Content, Layout, GraphFacts, Cut)
     told = (
         report.Decision, report.MemoryStep, report.Operation, report.Stage, report.Line, report.Span, report.Guard, report.Shape,
         report.Tensor, report.Diagnostic, report.Frame, report.Fix, report.Edit, report.Symbol,

@@ -42,7 +42,9 @@ if TYPE_CHECKING:
 
 def compile_graph(captured: Captured, recorder: Recorder) -> Callable[[tuple[Any, ...]], Any]:
     """The callable (gathered inputs → outputs) for a captured graph. Never fails: what is refused runs eagerly."""
-    return _start(captured, recorder)()
+    number = len(recorder.report.graphs)
+    call = _start(captured, recorder)()
+    return call if recorder.trial is None else _hook.disabled(recorder.trial.graph(number, captured, call))
 
 
 def _start(

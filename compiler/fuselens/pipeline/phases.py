@@ -16,6 +16,7 @@ from ..autograd.joint import Joint
 from ..autograd.partition import forward_only, partition
 from ..ir.contracts.signature import SavedValue, Signature
 from ..ir.graphs import graph_text
+from ..ir.graphs.content import content_of
 from ..ir.graphs.straight_line import straight_line
 from ..ir.user_kernels import launches
 from ..lowering.lower import fuses
@@ -28,7 +29,7 @@ from ..rewrite.layout import channels_last
 from ..runtime.compile_graph import Call, build_ahead, floats_as_tensors
 from ..schedule.order import live_bytes
 from ..schedule.structure import operations
-from . import gpu, programs
+from . import gpu, pinned, programs
 from .effects import with_effects
 from .graph_cache import Entry, GraphCache, Program
 from .overlap import predicted
@@ -145,19 +146,22 @@ def _programmed(
     program = _program(shown, ran)
     stages = run.graph.stages[first:]
     programs.say(program, run)
-    if run.target == "cuda" and program.generated.triton is not None:
+    ahead = pinned.chosen(program, run, gpu.built_for(run))
+    if run.target == "cuda" and ahead.generated.triton is not None:
         from ..runtime.gpu.launch import compile_ahead
 
-        compile_ahead([program.generated.triton], run.config)
+        compile_ahead([ahead.generated.triton], run.config)
     elif run.graph.part_of is not None:
-        build_ahead(program.generated, run.config)
+        build_ahead(ahead.generated, run.config)
 
     def bind() -> Call:
         call = programs.bound(program, run)
         keep(replace(program, stages=stages))
         if absent:
             with run.stage("build.ptx"):
-                gpu.compile_for_absent(shown.ordered, shown.generated, run)
+                made = gpu.compile_for_absent(shown.ordered, shown.generated, run)
+            if run.recorder.trial is not None:
+                call = run.recorder.trial.in_place(shown.ordered, made, run.phase, call)
         if program.generated.program is not None:
             return call  # a host program in C++ takes numbers as they are
         floats, numbers = python_numbers(ran.module)
@@ -207,6 +211,7 @@ def _program(shown: Work, ran: Work) -> Program:
         memory,
         operators,
         _structure(shown) if run.recorder.texts else (),
+        content=content_of(here, pinned.built_source(ran.generated, ran.target)),
     )
 
 

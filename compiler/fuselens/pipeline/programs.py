@@ -7,8 +7,9 @@ from dataclasses import replace
 from ..capture.hook import tensor_layout
 from ..record import report
 from ..runtime import program as host_program
+from ..runtime.build import BuildFailed
 from ..runtime.compile_graph import Built, Call, build
-from . import gpu
+from . import gpu, pinned
 from .graph_cache import Program
 from .recorder import Run
 
@@ -41,9 +42,25 @@ def from_cache(program: Program, run: Run) -> Call:
 
 def bound(program: Program, run: Run) -> Call:
     """The callable of a program."""
-    record, config, generated = run.graph, run.config, program.generated
+    record, config, ours = run.graph, run.config, program
+    targets = gpu.built_for(run)
+    if run.for_absent_gpu:  # the report is about other kernels than those that run
+        program = pinned.chosen(ours, run, targets)
+    else:
+        source = pinned.built_source(ours.generated, run.target)
+        program = replace(ours, generated=pinned.placed(ours.generated, source, ours.content, run, targets))
     with run.stage("build"):
-        built = build(program, generated, config, run.target, run.phase, run.title)
+        try:
+            built = build(program, program.generated, config, run.target, run.phase, run.title)
+        except BuildFailed as error:
+            if run.recorder.trial is not None:
+                run.recorder.trial.failed(ours.content.name, run.phase, error)
+            if program.generated is ours.generated or run.recorder.trial is not None:
+                raise
+            pinned.failed(run, str(error))
+            program = ours
+            built = build(program, program.generated, config, run.target, run.phase, run.title)
+    generated = program.generated
     record.timings += [replace(t, stage=run.named(t.stage)) for t in built.timings]
     record.cached = built.cached and (run.phase == "forward" or record.cached)
     run.looked_up(run.named("kernels"), built.cached, "" if built.cached else "they were not built before")
@@ -54,6 +71,8 @@ def bound(program: Program, run: Run) -> Call:
     if not run.for_absent_gpu:
         run.keep_sources(built.stages)
         record.kernels += gpu.with_resources(built.kernels, generated.triton, run)
+    if run.recorder.trial is not None:
+        return run.recorder.trial.bound(program.content.name, run.phase, built.call)
     return gpu.recorded(built.call, program.written, run)
 
 

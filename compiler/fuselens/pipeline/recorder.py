@@ -29,7 +29,9 @@ from .cache_keys import facts_of, told_inputs
 if TYPE_CHECKING:
     from ..inputs.graph_programs import GraphPrograms
     from ..inputs.node_values import NodeValues
+    from ..ir.contracts.trial import Trial
     from ..runtime.kernel_times import Probe
+    from .pinned import Pins
 
 # What stands in the way of compiling at all is said in the user's own runs, too: no compiler, one that refuses a graph, no
 # cache, a function that is compiled too often; and that what was asked for is not written.
@@ -59,6 +61,8 @@ class Recorder:
         self.values: NodeValues | None = None  # hears every node of its graphs, which run as they were captured
         self.programs: GraphPrograms | None = None  # writes its graphs as programs; they run as they were captured
         self.probed: list[tuple[list[report.KernelRun], Probe]] | None = None  # C++ units, for who times their kernels
+        self.trial: Trial | None = None  # of a kernel that somebody edited
+        self.pins: Pins | None = None  # what the project has in the place of our kernels, once somebody asked
         self.keeps_frames = True  # False: its graphs go to a backend of the program's own
         self.seconds = 0.0
         self._later: list[Callable[[], object]] = []
@@ -109,6 +113,14 @@ class Recorder:
                 known[:] = [d for d in known if (d.code, d.span) != (diagnostic.code, diagnostic.span)]
             self.report.diagnostics.append(diagnostic)
 
+    def take_back(self, diagnostic: report.Diagnostic) -> None:
+        """What was said turned out not to be so."""
+        self.report.diagnostics[:] = [d for d in self.report.diagnostics if d != diagnostic]
+
+    def forget(self, code: str, what: str) -> None:
+        """Takes back the findings of a code that name something."""
+        self.report.diagnostics[:] = [d for d in self.report.diagnostics if d.code != code or what not in d.message]
+
     def on_frame(self, facts: Facts) -> None:
         if self.follower is not None:
             self.follower.shapes(tuple(facts.shapes))
@@ -150,7 +162,7 @@ class Recorder:
         """Whether the program runs for its own sake: nobody looks at how it is compiled."""
         config = self.config
         options = config.freezing or config.explore or config.weightless or config.guard_costs or config.until
-        seen = self.texts or self.values is not None or self.programs is not None
+        seen = self.texts or self.values is not None or self.programs is not None or self.trial is not None
         return config.backend == "fuselens" and config.build and self.keeps_frames and not options and not seen
 
     def _on_new(self) -> None:

@@ -1,7 +1,8 @@
 """The table of diagnostic codes. One entry per code: title, message and explanation templates, hints, severity.
 
 ``FL1xx`` capture and breaks · ``FL2xx`` guards, specialisation, recompiles · ``FL3xx`` autograd · ``FL4xx`` lowering,
-fusion, fallbacks, performance · ``FL5xx`` CUDA graphs · ``FL6xx`` numerics · ``FL9xx`` environment, worker.
+fusion, fallbacks, performance · ``FL5xx`` CUDA graphs · ``FL6xx`` kernels of
+the project · ``FL9xx`` environment, worker.
 Standard library only: the language server imports it.
 """
 
@@ -438,6 +439,86 @@ TABLE: dict[str, Entry] = {
             "The first recorded calls are timed on the GPU, and compared with calls that are not recorded. Where few kernels are "
             "launched, or much is copied to where the recording reads it, recorded calls may take longer; then they are not used.",
             severity="information",
+        ),
+        # --- FL6xx: kernels of the project ----------------------------------------------------------------
+        _e(
+            "FL620",
+            "kernels of the project",
+            "{what}: these kernels are yours: {pin}",
+            "The project has kernels of its own for exactly this program, in `.fuselens/kernels`. They were verified against the "
+            "graph, for what is built here, and are used in the place of ours.",
+            "`fuselens kernels unpin` removes them; the option `pins=False` or FUSELENS_PINS=0 ignores them.",
+            severity="information",
+        ),
+        _e(
+            "FL621",
+            "pinned kernels stepped aside",
+            "{pin} is not used, because `{what}` is compiled to another program: {why}",
+            "Kernels are pinned to the program that they were verified for: its loops, sizes, dtypes, strides and order. This one is "
+            "another, so our kernels run.",
+            "Edit the kernels anew for this program, or remove the pin: `fuselens kernels unpin`.",
+        ),
+        _e(
+            "FL622",
+            "pinned kernels were changed",
+            "{pin} is not used: {why}",
+            "The text of pinned kernels has to be the one that was verified against the graph. Whoever changed it since, the new text "
+            "does not run before it is verified, so our kernels run.",
+            "`fuselens kernels verify` verifies it as it is now; `fuselens kernels pin` then pins it.",
+        ),
+        _e(
+            "FL623",
+            "pinned kernels are for another machine",
+            "{pin} is not used: {why}",
+            "Kernels were verified where they were written, and other instruction sets and GPUs build other code of them.",
+            "`fuselens kernels verify`, then `pin`, on this machine: the pin then holds for both.",
+            severity="information",
+        ),
+        _e(
+            "FL624",
+            "pinned kernels cannot be used",
+            "{pin} is not used: {why}",
+            "A pin is a kernel file and what is known of it, a JSON file of the same name beside it. Both must be readable, and belong to "
+            "you or to whoever owns the file of the function. Our kernels run.",
+            "Restore the files from the repository, or remove the pin: `fuselens kernels unpin`.",
+        ),
+        _e(
+            "FL625",
+            "pinned kernels do not build",
+            "{pin} is not used, because it does not build here: {why}",
+            "They built where they were verified. Another compiler, or another version of it, refuses them, so our kernels run.",
+            "`fuselens kernels edit` opens them; saving says what the compiler refuses, and where.",
+        ),
+        _e(
+            "FL626",
+            "edited kernels have another interface",
+            "refused: {why}",
+            "The host program calls the kernels by their names, with their parameters in order, and is not edited. So names and types of "
+            "parameters stay as they are.",
+            severity="error",
+        ),
+        _e(
+            "FL627",
+            "edited kernels do not build",
+            "refused: {why}",
+            "The compiler says this of the edited text, at this line.",
+            severity="error",
+        ),
+        _e(
+            "FL628",
+            "edited kernels give other values",
+            "refused: {why}",
+            "The graph ran eagerly and with the edited kernels, on the same inputs. Where rounding may explain what differs, float64 "
+            "decided: right is what is about as near to it as eager is.",
+            severity="error",
+        ),
+        _e(
+            "FL629",
+            "edited kernels do not end well",
+            "refused: {why}",
+            "Kernels must end, in the time that is set for a check, and write no memory but their own. They ran in a process of their "
+            "own, which is ended.",
+            severity="error",
         ),
         # --- FL9xx: environment and worker --------------------------------------------------------------------
         _e(

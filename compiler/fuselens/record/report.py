@@ -216,6 +216,18 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
+class Unit:
+    """The kernels of one program of a graph, as a text of their own. ``content`` names what they compute, the same on each machine,
+    and ``outline`` says it, a line for each input and node. ``pin`` is the file of the project that is used in the place of ours."""
+
+    phase: str  # "forward" | "backward"
+    language: str  # "cpp" | "triton"
+    content: str
+    outline: tuple[str, ...] = ()
+    pin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryStep:
     """A kernel or an operator call of a graph, in order, and the bytes that the graph holds while it runs: values on
     their way, results so far and what is saved for the backward; not the inputs, which are the caller's."""
@@ -265,6 +277,7 @@ class Graph:
     outputs: tuple[Tensor, ...] = ()
     stages: list[Stage] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
+    units: list[Unit] = field(default_factory=list)  # those that can be edited
     externs: list[str] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     memory: list[MemoryStep] = field(default_factory=list)

@@ -18,7 +18,7 @@ MAXIMUM_LENGTH = 256 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
 LENGTH_SIZE = _LENGTH.size
 
-Method = Literal["check", "run", "values", "warm", "fix", "verify", "graphs", "probe", "cancel", "shutdown"]
+Method = Literal["check", "run", "values", "warm", "fix", "verify", "graphs", "probe", "kernel", "cancel", "shutdown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,8 @@ class Request:
     could not be built); ``fix`` tries the fixes of one's ``findings`` out (its result is a report with all of those as
     ``breaks``); ``verify`` compares one with eager on many inputs; ``graphs`` writes the graphs of one's call as programs into
     the folder ``dump`` of the options, and ``probe`` compares a part of such a program, named in the options, with eager (see
-    :mod:`fuselens.bisecting`); ``cancel`` kills the child of request ``target``."""
+    :mod:`fuselens.bisecting`); ``kernel`` verifies or measures edited kernels of one
+    (:mod:`fuselens.pins.trying`); ``cancel`` kills the child of request ``target``."""
 
     id: int
     method: Method
@@ -59,7 +60,7 @@ class Event:
     versions, or ``file``'s diagnostics say why there is no torch), ``progress`` (``message`` is a stage), ``early`` (``file``
     is what a check will say, but for what is not known before kernels are), ``refused`` (from a child to who started it:
     ``file`` has the effect that was refused, in case that nothing else comes), ``result`` (``file`` for check and fix, ``run``
-    for run, ``text`` for values, as JSON for verify, graphs and probe; none when the request was cancelled).
+    for run, ``text`` for values, as JSON for verify, graphs, probe and kernel; none when the request was cancelled).
     """
 
     id: int

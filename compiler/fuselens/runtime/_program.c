@@ -159,6 +159,68 @@ static void pool_forked(void) {
 
 static void pool_delete(void *memory, void *bytes) { pool_give(memory, (size_t)bytes); }
 
+/* --------------------------------------------------------------------------------------- memory with zones around it */
+
+/* While an edited kernel is tried out, what it writes beside its memory shows: blocks have zones of a pattern around them. */
+enum { ZONE = 64, PATTERN = 0xFF, DAMAGED_BEFORE = 1, DAMAGED_BEHIND = 2 };
+
+typedef struct Zoned {
+    struct Zoned *next, *previous;
+    size_t bytes;
+    char padding[40];
+    unsigned char before[ZONE];
+} Zoned;
+
+static int guarding, zones_damaged;
+static Zoned *zoned_blocks;
+static pthread_mutex_t zones_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static int damage_of(const Zoned *block) {
+    const unsigned char *behind = (const unsigned char *)(block + 1) + block->bytes;
+    int found = 0;
+    for (int k = 0; k < ZONE; ++k) {
+        if (block->before[k] != PATTERN) found |= DAMAGED_BEFORE;
+        if (behind[k] != PATTERN) found |= DAMAGED_BEHIND;
+    }
+    return found;
+}
+
+/* What is in it is the pattern, too: no number, so that what was not written shows. */
+static void *zoned_allocate(size_t bytes) {
+    Zoned *block;
+    if (posix_memalign((void **)&block, 64, sizeof(Zoned) + bytes + ZONE)) return NULL;
+    memset(block->before, PATTERN, ZONE + bytes + ZONE);
+    block->bytes = bytes;
+    block->previous = NULL;
+    pthread_mutex_lock(&zones_lock);
+    block->next = zoned_blocks;
+    if (zoned_blocks) zoned_blocks->previous = block;
+    zoned_blocks = block;
+    pthread_mutex_unlock(&zones_lock);
+    return block + 1;
+}
+
+static void zoned_delete(void *memory, void *unused) {
+    Zoned *block = (Zoned *)memory - 1;
+    pthread_mutex_lock(&zones_lock);
+    zones_damaged |= damage_of(block);
+    if (block->previous) block->previous->next = block->next;
+    else zoned_blocks = block->next;
+    if (block->next) block->next->previous = block->previous;
+    pthread_mutex_unlock(&zones_lock);
+    free(block);
+}
+
+static int zoned_tensor(long bytes, long dim, const int64_t *sizes, const int64_t *strides, int dtype, Tensor *made) {
+    void *memory = zoned_allocate(bytes);
+    if (!memory) return 1;
+    if (torch.from_blob(memory, dim, sizes, strides, 0, dtype, 0, -1, made, 0, NULL, 0, zoned_delete, NULL)) {
+        zoned_delete(memory, NULL);
+        return 1;
+    }
+    return 0;
+}
+
 /* ------------------------------------------------------------------------------------------ what host functions call */
 
 typedef struct {
@@ -168,6 +230,7 @@ typedef struct {
 
 /* Memory that only kernels see, 64-byte aligned. */
 static void *host_allocate(long bytes) {
+    if (UNLIKELY(guarding)) return zoned_allocate(bytes);
     size_t got = 0;
     Header *header;
     if ((size_t)bytes + sizeof(Header) >= LARGE && pool_limit)
@@ -181,6 +244,7 @@ static void *host_allocate(long bytes) {
 
 static void host_release(void *memory) {
     if (!memory) return;
+    if (UNLIKELY(guarding)) return zoned_delete(memory, NULL);
     Header *header = (Header *)memory - 1;
     if (header->bytes) pool_give(header, header->bytes);
     else free(header);
@@ -200,6 +264,7 @@ static int pooled_tensor(long bytes, long dim, const int64_t *sizes, const int64
 
 /* An uninitialised tensor on the CPU. */
 static int host_new_tensor(long bytes, long dim, const int64_t *sizes, const int64_t *strides, int dtype, Tensor *made) {
+    if (UNLIKELY(guarding)) return zoned_tensor(bytes, dim, sizes, strides, dtype, made);
     if (LIKELY(bytes < (long)LARGE || !pool_limit || !impl_storage) ||
         pooled_tensor(bytes, dim, sizes, strides, dtype, made))
         return torch.empty_strided(dim, sizes, strides, dtype, 0, 0, made);
@@ -812,6 +877,21 @@ static PyObject *pool_empty(PyObject *module, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
+static PyObject *guard(PyObject *module, PyObject *wanted) {
+    int found = PyObject_IsTrue(wanted);
+    if (found < 0) return NULL;
+    guarding = found;
+    Py_RETURN_NONE;
+}
+
+static PyObject *damage(PyObject *module, PyObject *unused) {
+    pthread_mutex_lock(&zones_lock);
+    int found = zones_damaged;
+    for (Zoned *block = zoned_blocks; block; block = block->next) found |= damage_of(block);
+    pthread_mutex_unlock(&zones_lock);
+    return PyLong_FromLong(found);
+}
+
 static PyMethodDef methods[] = {
     {"init", init, METH_VARARGS, "init(tensor_offset, torch.Tensor, addresses): where tensors and torch's functions are."},
     {"ready", ready, METH_NOARGS, "ready() -> whether init was called."},
@@ -826,6 +906,8 @@ static PyMethodDef methods[] = {
     {"keep", keep, METH_O, "keep(bytes): how much idle memory the pool holds."},
     {"pool_facts", pool_facts, METH_NOARGS, "pool_facts() -> (idle blocks, idle bytes)."},
     {"pool_empty", pool_empty, METH_NOARGS, "pool_empty(): gives idle memory back."},
+    {"guard", guard, METH_O, "guard(wanted): whether host functions make memory with zones around it from now on. No call may be under way."},
+    {"damage", damage, METH_NOARGS, "damage() -> what was written beside such memory so far: 1 before it, 2 behind it."},
     {NULL},
 };
 

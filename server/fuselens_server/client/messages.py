@@ -37,6 +37,13 @@ FIRST_LINE = "fuselens.server.firstLine"
 VALUES = "fuselens.server.values"
 MARK_DYNAMIC = "fuselens.server.markDynamic"
 
+EDIT_KERNEL = "fuselens.server.editKernel"
+VERIFY_KERNEL = "fuselens.server.verifyKernel"
+PIN_KERNEL = "fuselens.server.pinKernel"
+UNPIN_KERNEL = "fuselens.server.unpinKernel"
+DISCARD_KERNEL = "fuselens.server.discardKernel"
+COMPARE_KERNEL = "fuselens.server.compareKernel"
+
 
 @dataclass(frozen=True, slots=True)
 class Actions:

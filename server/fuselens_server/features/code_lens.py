@@ -15,6 +15,7 @@ from fuselens_server.client.settings import LENSES
 from fuselens_server.documents import stages as documents
 from fuselens_server.features import last_run, summary
 from fuselens_server.features.locations import user_location
+from fuselens_server.kernels import lenses as kernels
 from fuselens_server.texts.document_uri import ReportDocument
 from fuselens_server.texts.view import View
 
@@ -25,7 +26,12 @@ if TYPE_CHECKING:
 def register(server: FuselensServer) -> None:
     @server.feature(lsp.TEXT_DOCUMENT_CODE_LENS, lsp.CodeLensOptions(resolve_provider=True))
     def text_document_code_lens(ls: FuselensServer, params: lsp.CodeLensParams) -> list[lsp.CodeLens]:
-        view = ls.view(params.text_document.uri)
+        uri = params.text_document.uri
+        if (kept := ls.kernels.get(uri)) is not None:
+            return kernels.of_kept(ls.kernels, kept)
+        if (shown := ls.documents.shown(uri)) is not None:
+            return kernels.of_document(*shown)
+        view = ls.view(uri)
         chosen = ls.configuration.of(view.path) if view else None
         if view is None or chosen is None or not chosen.code_lens:
             return []

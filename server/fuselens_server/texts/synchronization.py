@@ -16,6 +16,8 @@ def register(server: FuselensServer) -> None:
         item = params.text_document
         if ls.documents.files.address(item.uri) is not None:
             return  # a stage's text is nothing to import
+        if ls.kernels.opened(item.uri, item.text):
+            return
         if item.language_id != "python" and not item.uri.endswith(".py"):
             return
         ls.take_encoding()
@@ -29,6 +31,11 @@ def register(server: FuselensServer) -> None:
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_CHANGE)
     def did_change(ls: FuselensServer, params: lsp.DidChangeTextDocumentParams) -> None:
+        if ls.kernels.get(params.text_document.uri) is not None:
+            ls.kernels.changed(
+                params.text_document.uri, ls.workspace.get_text_document(params.text_document.uri).source
+            )
+            return
         document = ls.session.get(params.text_document.uri)
         if document is not None:
             ls.focus(document.uri)
@@ -37,6 +44,8 @@ def register(server: FuselensServer) -> None:
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_SAVE, lsp.SaveOptions(include_text=False))
     def did_save(ls: FuselensServer, params: lsp.DidSaveTextDocumentParams) -> None:
+        if ls.kernels.saved(params.text_document.uri):
+            return
         _saved(ls, params.text_document.uri)
         path = uris.to_fs_path(params.text_document.uri)
         if path:
@@ -55,6 +64,7 @@ def register(server: FuselensServer) -> None:
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_CLOSE)
     def did_close(ls: FuselensServer, params: lsp.DidCloseTextDocumentParams) -> None:
+        ls.kernels.closed(params.text_document.uri)
         _close(ls, params.text_document.uri)
 
     @server.feature(lsp.NOTEBOOK_DOCUMENT_DID_OPEN)

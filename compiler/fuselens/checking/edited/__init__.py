@@ -1,0 +1,1 @@
+"""Edited kernels are tried out: what a child does to verify one, and another to measure it."""

@@ -1,0 +1,1 @@
+"""Kernels that the person edits: drafts, their verdicts, and pins."""
