@@ -3,6 +3,7 @@
 import * as vscode from "vscode";
 import { FunctionCommands } from "./functions/commands";
 import { Notes, StageDocuments } from "./documents/stageDocuments";
+import { Kernels } from "./kernels/kernels";
 import { LinkedView } from "./linked/linkedView";
 import { PicturesPanel } from "./pictures/panel";
 import { Agreement } from "./runs/agreement";
@@ -58,6 +59,7 @@ export function activate(context: vscode.ExtensionContext): void {
     vscode.commands.registerCommand("fuselens.showOutput", () => output.show()),
     vscode.commands.registerCommand("fuselens.selectInterpreter", () => selectInterpreter(current)),
     linked,
+    new Kernels(current, output),
     new PicturesPanel(current, output, context.extensionUri),
     overviews,
     tree,

@@ -160,8 +160,7 @@ BAD: dict[str, tuple[Edit, str, str]] = {
     "before": (first_in(NAME, "RESULT[-1] = 0.0f;"), "FL629", "writes to the memory before a result"),
     "an input": (first_in(NAME, "((float*)x)[8 * 64] = 0.0f;"), "FL629", r"writes to the memory behind input \d"),
     "another signature": (
-        replacing(r"const float\* __restrict x, const", "const double* __restrict x, const"), "FL626",
-        f"refused: `{NAME}` is called as ",
+        replacing(rf'(extern "C" void {NAME}\()const float', r"\1const double"), "FL626", f"refused: `{NAME}` is called as ",
     ),
     "no kernel": (
         replacing(f'extern "C" void {NAME}', 'extern "C" void renamed'), "FL626",

@@ -50,11 +50,18 @@ class RawSession:
     def send(self, method: str, params: Any = None, *, request: bool = False) -> int:
         self._ids += 1
         more = {"id": self._ids} if request else {}
-        body = json.dumps({"jsonrpc": "2.0", "method": method, "params": params, **more}).encode()
+        self._write({"jsonrpc": "2.0", "method": method, "params": params, **more})
+        return self._ids
+
+    def _write(self, message: dict[str, Any]) -> None:
+        body = json.dumps(message).encode()
         assert self.process.stdin is not None
         self.process.stdin.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
         self.process.stdin.flush()
-        return self._ids
+
+    def respond(self, request: Any, result: Any) -> None:
+        """Answers a request of the server's."""
+        self._write({"jsonrpc": "2.0", "id": request, "result": result})
 
     def command(self, name: Any, *arguments: Any) -> int:
         return self.send("workspace/executeCommand", {"command": name, "arguments": list(arguments)}, request=True)

@@ -14,6 +14,7 @@ from .place import Unreadable
 
 T = TypeVar("T")
 FORMAT = 1
+_SAME = 0.05  # of the time: what two builds of one text may differ by
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,8 @@ class Verified:
 
     @property
     def slower(self) -> bool:
-        """Whether it takes longer than ours, by more than what varies."""
-        return bool(self.yours and self.ours and self.yours.low > self.ours.high)
+        """Whether it takes longer than ours, by more than what varies between calls, and between two that are the same."""
+        return bool(self.yours and self.ours and self.yours.low > self.ours.high and self.change > _SAME)
 
     @property
     def change(self) -> float:

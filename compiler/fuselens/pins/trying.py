@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from ..record.plain import from_plain, to_plain
 from . import drafts, interface, texts
 from .records import Found, Times, Unit, Verdict
 
+_RAISED = re.compile(r"\w+: ")  # an exception of ours, which no kernel is to blame for
 _DEATHS = {"FL905": "it did not end within {limit:g} s", "FL910": "it took more than {memory} MiB of memory"}
 
 
@@ -69,10 +71,10 @@ def _verdict(event: wire.Event, doing: str, unit: Unit, text: str, limits: wire.
     on = f"on {kind}, " if kind else ""
     if finding.code in _DEATHS:
         why = on + _DEATHS[finding.code].format(limit=limits.seconds, memory=limits.memory_mib)
-    elif finding.code == "FL906":
-        why = f"{on}it crashes: {_cause(finding.message)}"
+    elif finding.code == "FL906" and not _RAISED.match(cause := _cause(finding.message)):
+        why = f"{on}it crashes: {cause}"
     else:
-        return Verdict(mine, None, (Found(1, f"{unit.file} cannot be run: {finding.code}: {finding.message}"),)), ""
+        return Verdict(mine, None, (Found(1, f"it could not be verified: {finding.code}: {finding.message}"),)), ""
     return Verdict(mine, None, (Found(1, why, code="FL629"),)), ""
 
 

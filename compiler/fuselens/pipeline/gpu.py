@@ -203,7 +203,8 @@ def compile_for_absent(graph: Graph, generated: Generated, run: Run) -> Generate
     kernels that the project has."""
     from ..ir.graphs.content import content_of
 
-    ours, by_function = generated, dict[str, Compiled]()
+    ours = generated
+    by_function: dict[str, Compiled] = {}
     if ours.triton is not None:
         content, targets = content_of(graph, ours.triton), (f"cuda:sm_{_architecture(run)}", "interpreter")
         generated = pinned.placed(ours, ours.triton, content, run, targets)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..ir.contracts.content import Content, changed
-from ..ir.contracts.source import Generated, Source
+from ..ir.contracts.source import Generated, KernelInfo, Source
 from ..pins import place, project, texts
 from ..pins.records import Unit
 from ..record import report
@@ -135,7 +135,21 @@ def _with_text(generated: Generated, source: Source, text: str, run: Run) -> Gen
         body = body.rstrip("\n") + "\n" + host
     lines = texts.same_lines(run.in_names_of_axes(source.text, "_size"), body)
     moved = tuple(report.Line(lines[line.line], line.spans) for line in source.lines if line.line in lines)
-    return dataclasses.replace(generated, **{source.language: dataclasses.replace(source, text=body, lines=moved)})
+    kernels = source.kernels if source.language == "cpp" else _called_as_written(source.kernels, body)
+    made = dataclasses.replace(source, text=body, lines=moved, kernels=kernels)
+    return dataclasses.replace(generated, **{source.language: made})
+
+
+def _called_as_written(kernels: Sequence[KernelInfo], text: str) -> tuple[KernelInfo, ...]:
+    """Triton's kernels with the names of parameters that a text has for them: a size's may be the user's name of an axis."""
+    written = {name: texts.types_of("triton", given) for name, given in texts.signatures("triton", text).items()}
+    found = []
+    for info in kernels:
+        types, blocks = info.launch["signature"], info.launch["blocks"]
+        names = [n for n in (w.partition(":")[0] for w in written.get(info.function, ())) if n not in blocks]
+        named = dict(zip(names, types.values(), strict=True)) if len(names) == len(types) else types
+        found.append(dataclasses.replace(info, launch={**info.launch, "signature": named}))
+    return tuple(found)
 
 
 def _use(kept: project.Kept, source: Source, run: Run) -> None:

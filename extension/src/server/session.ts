@@ -208,6 +208,7 @@ export class Session implements vscode.Disposable {
           { scheme: "file", language: "python" },
           { scheme: "vscode-notebook-cell", language: "python" },
           { scheme: SCHEME },
+          { scheme: "file", pattern: "**/.fuselens/{drafts,kernels}/**/*.{cpp,py}" },
         ],
         outputChannel: this.output,
         revealOutputChannelOn: RevealOutputChannelOn.Never,

@@ -58,6 +58,7 @@ class Actions:
     peek_stages: str = ""  # shows what code became, in a view of the editor's own; the URI, line and column (from 0)
     debug: str = ""  # steps through the function
     show_place: str = SHOW_PLACE  # the URI, line and column (from 0)
+    compare_kernel: str = "fuselens.server.compareKernel"  # the draft's URI
 
 
 SERVER_ACTIONS = Actions(OPEN_DOCUMENT, OPEN_KERNEL, RUN_FUNCTION, PREVIEW)
@@ -69,6 +70,7 @@ CLIENT_ACTIONS = Actions(  # of our extension
     "fuselens.recordRun",
     "fuselens.peekStages",
     "fuselens.debugFunction",
+    compare_kernel="fuselens.compareKernel",
 )
 
 State = Literal["starting", "ready", "compiling", "error"]

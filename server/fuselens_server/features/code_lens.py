@@ -28,7 +28,7 @@ def register(server: FuselensServer) -> None:
     def text_document_code_lens(ls: FuselensServer, params: lsp.CodeLensParams) -> list[lsp.CodeLens]:
         uri = params.text_document.uri
         if (kept := ls.kernels.get(uri)) is not None:
-            return kernels.of_kept(ls.kernels, kept)
+            return kernels.of_kept(ls.kernels, kept, ls.settings.actions)
         if (shown := ls.documents.shown(uri)) is not None:
             return kernels.of_document(*shown)
         view = ls.view(uri)

@@ -45,7 +45,13 @@ def register(server: FuselensServer) -> None:
         """Pins an open draft; one that is slower after a question. Returns the pin's URI, nothing where it was not pinned."""
         found = _open(ls, uri)
         verified = found.verdict.verified if found.verdict else None
-        if verified is not None and verified.slower and not await _agrees(ls, sentences.times(verified)):
+        if (
+            verified is not None
+            and verified.slower
+            and not await _agrees(
+                ls, f"This kernel takes longer than ours: {sentences.times(verified)}.", "Pin all the same"
+            )
+        ):
             return None
         try:
             made = ls.kernels.pin(found)
@@ -75,6 +81,8 @@ def register(server: FuselensServer) -> None:
         found = _open(ls, uri)
         if not place.is_draft(str(found.path)):
             raise JsonRpcInvalidParams(f"not a draft: {uri}")
+        if not await _agrees(ls, "A draft that is discarded is gone; a pin stays.", "Discard"):
+            return False
         try:
             drafts.drop(found.path)
         except OSError as error:
@@ -156,9 +164,8 @@ def _changed(ls: FuselensServer, found: Open, pin: Path) -> None:
             ls.checks.opened(document)
 
 
-async def _agrees(ls: FuselensServer, times: str) -> bool:
-    action = lsp.MessageActionItem("Pin all the same")
-    question = f"This kernel takes longer than ours: {times}."
+async def _agrees(ls: FuselensServer, question: str, answer_: str) -> bool:
+    action = lsp.MessageActionItem(answer_)
     params = lsp.ShowMessageRequestParams(lsp.MessageType.Warning, question, [action])
     answer = await ls.window_show_message_request_async(params)
     return answer is not None and answer.title == action.title

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,8 @@ class Drafts:
     def saved(self, uri: str) -> bool:
         found = self._open.get(uri)
         if found is not None and place.is_draft(str(found.path)):
+            with contextlib.suppress(Unreadable):  # verifying it says why
+                found.text = place.read(found.path)
             self.verify(found)
         return found is not None
 

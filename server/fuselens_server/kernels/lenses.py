@@ -41,7 +41,7 @@ def of_document(view: View, address: ReportDocument) -> list[lsp.CodeLens]:
     return lenses
 
 
-def of_kept(drafts: Drafts, found: Open) -> list[lsp.CodeLens]:
+def of_kept(drafts: Drafts, found: Open, actions: messages.Actions) -> list[lsp.CodeLens]:
     """At the top of a draft, or of a pinned kernel."""
     if not place.is_draft(str(found.path)):
         if found.path.suffix not in texts.SUFFIXES.values() or ".ours." in found.path.name:
@@ -62,13 +62,12 @@ def of_kept(drafts: Drafts, found: Open) -> list[lsp.CodeLens]:
         said = "changed since it was verified: save it" if found.verdict else "save it to verify it"
     lenses = [_lens(1, found.why or said, messages.VERIFY_KERNEL, "Verifies what was saved once more.", found.uri)]
     if drafts.is_pinned(found, draft):
-        lenses.append(
-            _lens(1, "pinned · Unpin", messages.UNPIN_KERNEL, "Removes the pin: our kernel runs again.", found.uri)
-        )
+        unpin = "Removes the pin: our kernel runs again."
+        lenses.insert(0, _lens(1, "pinned · Unpin", messages.UNPIN_KERNEL, unpin, found.uri))
     elif current and found.verdict is not None and found.verdict.agrees:
-        lenses.append(_lens(1, "Pin", messages.PIN_KERNEL, _PIN, found.uri))
+        lenses.insert(0, _lens(1, "Pin", messages.PIN_KERNEL, _PIN, found.uri))
     if _ours(found.path).exists():
-        lenses.append(_lens(1, "Compare with ours", messages.COMPARE_KERNEL, "Shows what you changed.", found.uri))
+        lenses.append(_lens(1, "Compare with ours", actions.compare_kernel, "Shows what you changed.", found.uri))
     lenses.append(_lens(1, "Discard", messages.DISCARD_KERNEL, "Removes this draft. A pin stays.", found.uri))
     return lenses
 

@@ -26,9 +26,8 @@ class Guarded:
         extent = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if tensor.numel() else 0
         size = tensor.element_size()
         memory = torch.full((_rounded(extent * size) + 2 * _BYTES,), _PATTERN, dtype=torch.uint8)
-        # the end of the memory is the end of the last element, so that the zone behind it begins at once
-        inside = memory[_BYTES : _BYTES + extent * size].view(tensor.dtype)
-        values = inside.as_strided(shape, strides, _BYTES // size)
+        values = torch.empty(0, dtype=tensor.dtype)  # no view: graphs may write to it
+        values.set_(memory.untyped_storage(), _BYTES // size, shape, strides)
         values.copy_(tensor.detach())
         return cls(values, memory)
 

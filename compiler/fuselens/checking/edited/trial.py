@@ -53,6 +53,7 @@ class Tried:
     error: Exception | None = None
     graphs: dict[int, Watched] = field(default_factory=dict)
     calls: list[UnitCall] = field(default_factory=list)
+    built: bool = False
     interpreted: bool = False
     keeps_calls: bool = False
 
@@ -70,7 +71,10 @@ class Tried:
             self.error = error
 
     def bound(self, content: str, phase: str, call: Call) -> Call:
-        if not self.keeps_calls or not self._is(content, phase):
+        if not self._is(content, phase):
+            return call
+        self.built = True
+        if not self.keeps_calls:
             return call
 
         def kept(inputs: Any) -> Any:
@@ -88,7 +92,7 @@ class Tried:
             return call
         if not self._is(content_of(graph, source).name, phase):
             return call
-        self.interpreted = True
+        self.built = self.interpreted = True
         return interpreted.call_of(graph, source)
 
     def graph(self, number: int, captured: Captured, call: Call) -> Call:

@@ -74,12 +74,9 @@ def verify(
         with program.guarded() as damage:
             trials.damage = damage
             found = trials.refused(text)
-        verified = Verified(
-            mine, _target(function.config, tried), tuple(trials.kinds), trials.left, trials.gradients,
-            torch.get_num_threads(), _processor(), _versions(function.config, unit),
-        )  # fmt: skip
+        verified = None if found else _verified(mine, trials, function.config)
         axes = {name: {str(d): axis for d, axis in dims.items()} for name, dims in compiled.axes.items()}
-        return Outcome(Verdict(mine, None if found else verified, found), tried.ours, axes)
+        return Outcome(Verdict(mine, verified, found), tried.ours, axes)
 
 
 @dataclass(slots=True)
@@ -108,6 +105,9 @@ class _Trials:
             return refusals.of_build(self.compiled.tried.error, unit, text)
         if not self.kinds:
             return (Found(1, self._gone(), code="FL621"),)
+        if not self.compiled.tried.built:
+            said = [d.message for d in self.compiled.recorder.report.diagnostics if d.code.startswith(("FL3", "FL4"))]
+            return (Found(1, f"it was not built, so nothing was compared: {'; '.join(said)}"),)
         return ()
 
     def _gone(self) -> str:
@@ -207,6 +207,14 @@ def _as_found(kind: str, error: Exception) -> Exception:
     if isinstance(error, OutOfBounds):
         return Damages(f"on {kind}, {error}")
     return Differs(f"on {kind}, it raises {refusals.last_line(raised(error, 4000))}")
+
+
+def _verified(text: str, trials: _Trials, config: Config) -> Verified:
+    tried = trials.compiled.tried
+    return Verified(
+        text, _target(config, tried), tuple(trials.kinds), trials.left, trials.gradients, torch.get_num_threads(),
+        _processor(), _versions(config, tried.unit),
+    )  # fmt: skip
 
 
 class _threads:  # noqa: N801 - a context, like ``seeded``

@@ -87,6 +87,11 @@ class _Alike:
             if known:
                 about.append(f"{'≤ ' * (len(set(known)) > 1)}{live_memory.bytes_text(max(known))} {way}")
         about += [kernels[0].takes] if len(kernels) == 1 and kernels[0].takes else []
+        pins = dict.fromkeys(
+            unit.pin for graph, kernel in self.kernels for unit in graph.units
+            if unit.pin and (unit.phase, unit.language) == (kernel.phase, kernel.backend)
+        )  # fmt: skip
+        about += [f"yours: {escape(pin)}" for pin in pins]
         return f"{self.short()} ({', '.join(about)})"
 
 
