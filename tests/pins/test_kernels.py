@@ -283,6 +283,28 @@ def test_two_pins_of_one_graph(project: Path) -> None:
     assert len(re.findall("information FL620", said)) == 2, said
 
 
+def test_in_a_repository_that_cannot_be_written(project: Path) -> None:
+    """Its pins are used; drafts and pins are refused with a reason."""
+    if os.geteuid() == 0:  # to whom all may be written: a folder is in the way
+        begun = draft(project, "scaled")
+        (project / ".fuselens" / "kernels").write_text("")
+        status, said = kernels("pin", "--slower", begun, cwd=project)
+        assert status == 2 and "the pin cannot be written" in said, said
+        return
+    pinned(project)
+    shutil.rmtree(project / ".fuselens" / "drafts")
+    for folder in (project, *(f for f in project.rglob("*") if f.is_dir())):
+        folder.chmod(0o555)
+    try:
+        (found,) = findings(project)
+        assert [*found] == ["FL620"]
+        status, said = kernels("edit", "model.py::any_size", cwd=project)
+        assert status == 2 and "the draft cannot be written" in said, said
+    finally:
+        for folder in (project, *(f for f in project.rglob("*") if f.is_dir())):
+            folder.chmod(0o755)
+
+
 def test_what_cannot_be_written(project: Path) -> None:
     (project / ".fuselens").write_text("a file, where the folder should be")
     status, said = kernels("edit", "model.py::scaled", cwd=project)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fuselens_server.client.settings import Settings
 from fuselens_server.texts.document_uri import ReportDocument
 
 from .raw_session import RawSession
@@ -110,6 +111,17 @@ def test_from_the_lens_to_the_pin(session: RawSession) -> None:
     while len(found := titles(session, document)) < 2 and time.monotonic() < until:
         time.sleep(0.1)
     assert found == [f"these kernels are yours: {pin.relative_to(root).as_posix()}", "✎ Edit your kernel"]
+
+
+def test_kernels_outside_of_the_folders_that_are_allowed(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "src").mkdir()
+    model = tmp_path / "src" / "model.py"
+    model.touch()
+    assert Settings(allowed_folders=(str(tmp_path),)).of_file(str(model)).pins
+    inside = Settings(allowed_folders=(str(tmp_path / "src"),)).of_file(str(model))
+    assert not inside.pins and inside.options == {"pins": False}
+    assert Settings(workspace_trust=True).of_file(str(model)).pins  # the person trusts the whole
 
 
 def test_a_pin_and_a_draft_are_no_programs_to_check(session: RawSession) -> None:

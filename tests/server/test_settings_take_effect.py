@@ -15,6 +15,8 @@ from pygls import uris
 
 from fuselens import live
 from fuselens.config import from_environment
+from fuselens.pins import project, texts
+from fuselens.pins.records import Unit, Verified
 from fuselens_server.client import messages
 from fuselens_server.client.configuration import PATIENCE_SECONDS
 from fuselens_server.client.settings import DECLARED
@@ -50,6 +52,14 @@ async def kernels(file: Any) -> set[str]:
     await file.save(FILE)
     listed = await file.editor.execute(messages.DOCUMENTS, file.uri, "toy")
     return {d["kind"] + " " + d["title"] if isinstance(d, dict) else f"{d.kind} {d.title}" for d in listed}
+
+
+async def of_pins(file: Any) -> set[str]:
+    """What is said of a kernel of the project that was made for another program of the same function."""
+    unit = Unit("0123456789abcdef", "forward", "cpp", "toy", file.path.name, "toy")
+    verified = Verified(texts.hash_of("cpp", "// a kernel\n"), "another")
+    project.keep(file.path.parent, unit, "// a kernel\n", verified, "", ())
+    return {code for code in await codes(file) if code.startswith("FL62")}
 
 
 async def said(file: Any, what: str) -> bool:
@@ -99,6 +109,7 @@ EFFECTS: dict[str, tuple[Any, Look, Callable[[Any], bool], Callable[[Any], bool]
     ),
     "inlayHints": (False, lambda file: file.hints(), bool, lambda seen: seen == []),
     "tryFixes": (False, lambda file: said(file, "trying out fixes"), bool, lambda seen: seen is False),
+    "pins": (False, of_pins, lambda seen: seen == {"FL621"}, lambda seen: seen == set()),
     "live": (True, listens, lambda seen: seen is False, bool),
     "warmFiles": (False, lambda file: said(file, "building kernels"), bool, lambda seen: seen is False),
 }

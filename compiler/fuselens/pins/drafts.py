@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from ..record.report import Graph, Report
 from ..record.report import Unit as Made
@@ -101,11 +102,11 @@ def function_of(path: Path, draft: Draft) -> Path:
     return file
 
 
-def judged(path: Path, verdict: Verdict, ours: str = "", axes: dict[str, dict[str, str]] | None = None) -> None:
-    """Keeps what verifying found; ``ours`` is our text, where it was not known yet. Raises Unreadable and OSError."""
+def judged(path: Path, verdict: Verdict, ours: str = "", **known: Any) -> None:
+    """Keeps what verifying found; ``ours`` is our text, where it was not known yet, and ``known`` what else there is to know of the
+    unit. Raises Unreadable and OSError."""
     draft = read(path)
-    if axes is not None:
-        draft = dataclasses.replace(draft, unit=dataclasses.replace(draft.unit, axes=axes))
+    draft = dataclasses.replace(draft, unit=dataclasses.replace(draft.unit, **known))
     if ours and not draft.ours:
         place.write(project.ours_beside(path), ours)
         draft = dataclasses.replace(draft, ours=texts.hash_of(draft.unit.language, ours))

@@ -34,6 +34,10 @@ class Unit:
     kernels: dict[str, str] = field(default_factory=dict)  # name → its parameters
     options: dict[str, str] = field(default_factory=dict)
     axes: dict[str, dict[str, str]] = field(default_factory=dict)  # sizes that vary: parameter → dimension → name
+    owner: str = ""  # what a run calls the function, where that is another name: the class of a module
+
+    def is_of(self, function: str) -> bool:
+        return function in (self.function, self.owner)
 
     @property
     def title(self) -> str:

@@ -19,6 +19,7 @@ from . import drafts, interface, texts
 from .records import Found, Times, Unit, Verdict
 
 _RAISED = re.compile(r"\w+: ")  # an exception of ours, which no kernel is to blame for
+_DIED = re.compile(r"killed its process \((.*?)\)(?: at line| while compiling|$)")
 _DEATHS = {"FL905": "it did not end within {limit:g} s", "FL910": "it took more than {memory} MiB of memory"}
 
 
@@ -39,15 +40,15 @@ def trying(path: Path, text: str, limits: wire.Limits) -> Asking:
     """Verifies the ``text`` of a draft, and keeps the verdict beside it. Raises Unreadable and OSError."""
     draft = drafts.read(path)
     unit, file = draft.unit, drafts.function_of(path, draft)
-    verdict, ours, axes = interface.refused(unit, text), "", None
+    verdict, ours, known = interface.refused(unit, text), "", dict[str, Any]()
     if verdict is None:
         event, doing = yield _question(file, unit, text, "verify")
         verdict, ours = _verdict(event, doing, unit, text, limits)
-        axes = json.loads(event.text)["axes"] if event.text else None
+        known = json.loads(event.text)["known"] if event.text else {}
     if verdict.verified is not None and not verdict.found:
         event, _ = yield _question(file, unit, text, "measure")
         verdict = _with_times(verdict, event)
-    drafts.judged(path, verdict, ours, axes)
+    drafts.judged(path, verdict, ours, **known)
     return verdict
 
 
@@ -79,7 +80,9 @@ def _verdict(event: wire.Event, doing: str, unit: Unit, text: str, limits: wire.
 
 
 def _cause(message: str) -> str:
-    return message.rpartition("(")[2].rstrip(")") if message.endswith(")") else message
+    """What a finding that a process died says of it."""
+    found = _DIED.search(message)
+    return found[1] if found else message
 
 
 def _with_times(verdict: Verdict, event: wire.Event) -> Verdict:

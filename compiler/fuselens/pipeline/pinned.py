@@ -58,7 +58,7 @@ def axes(recorder: Recorder) -> dict[str, dict[int, str]]:
     """The sizes of a function that are symbols from the start, because kernels are pinned to its program for any of them."""
     pins, found = _pins(recorder), dict[str, dict[int, str]]()
     for unit in (kept.pin.unit for kept in pins.every if kept.pin is not None):
-        if unit.function == recorder.report.function and pins.is_of(unit):
+        if unit.is_of(recorder.report.function) and pins.is_of(unit):
             found |= {name: {int(d): axis for d, axis in dims.items()} for name, dims in unit.axes.items()}
     return found
 
@@ -184,9 +184,9 @@ def _others(content: Content, source: Source, run: Run) -> None:
         unit = kept.pin.unit if kept.pin is not None else None
         if unit is None or kept.path in pins.used or kept.path in pins.aside:
             continue
-        place_of_unit = unit.function, unit.frame, unit.graph, unit.phase, unit.language
-        here = told.function, run.graph.frame, run.graph.id, run.phase, source.language
-        if place_of_unit != here or not pins.is_of(unit):
+        place_of_unit = unit.frame, unit.graph, unit.phase, unit.language
+        here = run.graph.frame, run.graph.id, run.phase, source.language
+        if place_of_unit != here or not unit.is_of(told.function) or not pins.is_of(unit):
             continue
         why = changed(unit.outline, content.outline) or "it computes something else"
         span = run.captured.span or told.span

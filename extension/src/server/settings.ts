@@ -14,6 +14,7 @@ export interface ServerSettings {
   inlayHints: boolean;
   live: boolean;
   warmFiles: boolean;
+  pins: boolean;
   tryFixes: boolean;
 }
 
@@ -29,5 +30,6 @@ export const SETTINGS = [
   { name: "inlayHints", key: "inlayHints.enabled", fallback: true },
   { name: "live", key: "live", fallback: false },
   { name: "warmFiles", key: "warmFiles", fallback: true },
+  { name: "pins", key: "pins", fallback: true },
   { name: "tryFixes", key: "tryFixes", fallback: true },
 ] as const;

@@ -59,7 +59,7 @@ class Configuration:
     async def settled(self, path: str) -> tuple[Settings, Environment]:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._loaded.wait(), PATIENCE_SECONDS)
-        folder, chosen = self.folder(path), self.of(path)
+        folder, chosen = self.folder(path), self.of(path).of_file(path)
         if not chosen.allows(path):
             raise NotAllowedError(self._not_allowed(path))
         directory = folder if folder and os.path.isdir(folder) else None

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fuselens.config import TARGET, TARGETS, mesh_of
+from fuselens.pins import place
 from fuselens.record.wire import Limits
 
 from .messages import CLIENT_ACTIONS, SERVER_ACTIONS, Actions
@@ -47,6 +48,7 @@ class Settings:
     allowed_folders: tuple[str, ...] | None = None  # whose files may run; None: what the client's trust says
     workspace_trust: bool = False  # the client asks the person which folders to trust, and has no server for others
     live: bool = False  # what the user's own processes compile of this folder is shown, not only where FUSELENS_LIVE=1
+    pins: bool = True  # kernels of the project are used in the place of ours
     try_fixes: bool = True  # compile each fix in the background, and compare with eager
     warm_files: bool = True  # build in the background what the user's own run of a file will need
     concurrent_checks: int = field(default_factory=lambda: max(2, min(4, os.cpu_count() or 2)))
@@ -62,7 +64,7 @@ class Settings:
     @property
     def options(self) -> dict[str, Any]:
         usual = Settings()
-        names = ("target", "execution", "mesh")
+        names = ("target", "execution", "mesh", "pins")
         return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(usual, name)}
 
     def allows(self, path: str) -> bool:
@@ -70,6 +72,13 @@ class Settings:
         if self.allowed_folders is None:
             return self.workspace_trust
         return lies_in(path, self.allowed_folders)
+
+    def of_file(self, path: str) -> Settings:
+        """Those that hold for one file: kernels of its project are code, and may lie outside of the folders that are allowed."""
+        root = place.root_of(path) if self.pins and self.allowed_folders is not None else None
+        if root is None or self.allows(str(place.pins_of(root) / "kernel")):
+            return self
+        return dataclasses.replace(self, pins=False)
 
     def python(self, workspace: str | None = None) -> str:
         """The interpreter to run workers with; ``~`` and ``${workspaceFolder}`` are expanded."""
@@ -195,6 +204,11 @@ DECLARED = (
         "warm_files", "warmFiles", (bool,),
         "After a check, build in the background what your own run of the file will need, so that it starts warm.",
         editor="warmFiles",
+    ),
+    Declared(
+        "pins", "pins", (bool,),
+        "Use kernels of the project (`.fuselens/kernels`) in the place of ours, where they are pinned to what is compiled.",
+        editor="pins",
     ),
     Declared(
         "try_fixes", "tryFixes", (bool,),

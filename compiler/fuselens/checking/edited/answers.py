@@ -23,4 +23,6 @@ def of_kernel(
     if options["kernel"] == "measure":
         return json.dumps(to_plain(timing.measure(path, qualname, unit, options["text"], config, progress)))
     found = verifying.verify(path, qualname, unit, options["text"], config, progress, seconds)
-    return json.dumps({"verdict": to_plain(found.verdict), "ours": found.ours, "axes": found.axes})
+    return json.dumps(
+        {"verdict": to_plain(found.verdict), "ours": found.ours, "known": {"axes": found.axes, "owner": found.owner}}
+    )

@@ -126,6 +126,12 @@ class Compiled:
         call = api.wrap(function.target, config, recorder=recorder, owner=object(), axes=axes)
         return cls(function, tried, recorder, call, axes)
 
+    @property
+    def name_in_runs(self) -> str:
+        """What ``fuselens.compile`` would call the function in a run."""
+        target = self.function.target
+        return getattr(target, "__qualname__", type(target).__name__)
+
     def calls(self) -> Iterator[tuple[str, Any, Any]]:
         """How the function is called: as its example says, then with other sizes where its annotations leave them open."""
         for variant in (0, 4, *_ODD_SIZES):

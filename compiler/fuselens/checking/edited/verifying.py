@@ -47,11 +47,13 @@ Progress = Callable[[str], None]
 
 @dataclass(slots=True)
 class Outcome:
-    """``ours`` is our text, as a reader sees it; ``axes`` are the sizes that vary."""
+    """``ours`` is our text, as a reader sees it; ``axes`` are the sizes that vary, ``owner`` is what a run
+    calls the function."""
 
     verdict: Verdict
     ours: str = ""
     axes: dict[str, dict[str, str]] = field(default_factory=dict)
+    owner: str = ""
 
 
 class Differs(Exception):
@@ -76,7 +78,7 @@ def verify(
             found = trials.refused(text)
         verified = None if found else _verified(mine, trials, function.config)
         axes = {name: {str(d): axis for d, axis in dims.items()} for name, dims in compiled.axes.items()}
-        return Outcome(Verdict(mine, verified, found), tried.ours, axes)
+        return Outcome(Verdict(mine, verified, found), tried.ours, axes, compiled.name_in_runs)
 
 
 @dataclass(slots=True)
@@ -206,6 +208,8 @@ def _as_found(kind: str, error: Exception) -> Exception:
 
     if isinstance(error, OutOfBounds):
         return Damages(f"on {kind}, {error}")
+    if "CUDA error" in str(error):  # after which nothing works any more
+        return Damages(f"on {kind}, it crashes: {str(error).splitlines()[0]}")
     return Differs(f"on {kind}, it raises {refusals.last_line(raised(error, 4000))}")
 
 
