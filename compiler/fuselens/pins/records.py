@@ -14,7 +14,7 @@ from .place import Unreadable
 
 T = TypeVar("T")
 FORMAT = 1
-_SAME = 0.05  # of the time: what two builds of one text may differ by
+SAME = 0.05  # of the time: what two builds of one text may differ by
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +73,13 @@ class Verified:
     versions: dict[str, str] = field(default_factory=dict)
     yours: Times | None = None
     ours: Times | None = None
+    kernels: dict[str, list[float]] = field(default_factory=dict)  # seconds of each, yours and ours
     unmeasured: str = ""  # why there are no times
 
     @property
     def slower(self) -> bool:
         """Whether it takes longer than ours, by more than what varies between calls, and between two that are the same."""
-        return bool(self.yours and self.ours and self.yours.low > self.ours.high and self.change > _SAME)
+        return bool(self.yours and self.ours and self.yours.low > self.ours.high and self.change > SAME)
 
     @property
     def change(self) -> float:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from .project import Kept
-from .records import Times, Verdict, Verified
+from .records import SAME, Times, Verdict, Verified
+
+_MOST_KERNELS = 20
 
 
 def seconds(value: float) -> str:
@@ -19,9 +21,13 @@ def times(verified: Verified) -> str:
     """``41 µs, ours 55 µs (−25 %)``; "" where nothing was measured."""
     if verified.yours is None or verified.ours is None:
         return ""
-    change = round(100 * verified.change)
+    return _compared(verified.yours.median, verified.ours.median)
+
+
+def _compared(yours: float, ours: float) -> str:
+    change = round(100 * (yours / ours - 1)) if ours else 0
     word = "as fast" if abs(change) < 1 else f"{'+' if change > 0 else '−'}{abs(change)} %"
-    return f"{seconds(verified.yours.median)}, ours {seconds(verified.ours.median)} ({word})"
+    return f"{seconds(yours)}, ours {seconds(ours)} ({word})"
 
 
 def spread(taken: Times) -> str:
@@ -44,13 +50,23 @@ def verdict(found: Verdict | None) -> str:
     if verified.left:
         parts.append(f"no time for {verified.left} more")
     parts.append(times(verified) or f"not measured: {verified.unmeasured}")
+    if notable := _most_different(verified):
+        parts.append(f"{notable}: {_compared(*verified.kernels[notable])}")
     return " · ".join(parts)
+
+
+def _most_different(verified: Verified) -> str:
+    """The kernel whose time is most different from ours; "" where none is by more than what varies."""
+    changes = {name: abs(yours / ours - 1) for name, (yours, ours) in verified.kernels.items() if ours}
+    found = max(changes, key=lambda name: changes[name], default="")
+    return found if found and changes[found] > SAME else ""
 
 
 def details(verified: Verified) -> list[str]:
     lines = [f"inputs: {', '.join(verified.inputs)}"]
     if verified.yours is not None and verified.ours is not None:
         lines.append(f"yours {spread(verified.yours)}, ours {spread(verified.ours)} (half of the calls, made in turn)")
+    lines += [f"  {name}: {_compared(*both)}" for name, both in list(verified.kernels.items())[:_MOST_KERNELS]]
     versions = ", ".join(f"{name} {version}" for name, version in verified.versions.items())
     where = f"{verified.target}, {verified.threads} thread{'s' * (verified.threads != 1)}"
     return [*lines, f"on {where}, {verified.processor}" if verified.processor else f"on {where}", versions]

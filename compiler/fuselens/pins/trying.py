@@ -91,6 +91,5 @@ def _with_times(verdict: Verdict, event: wire.Event) -> Verdict:
     answer = json.loads(event.text) if event.text else {}
     yours, ours = (from_plain(Times, answer[k]) if answer.get(k) else None for k in ("yours", "ours"))
     why = answer.get("why", "") if yours else answer.get("why") or "the process that measures it ended"
-    return dataclasses.replace(
-        verdict, verified=dataclasses.replace(verdict.verified, yours=yours, ours=ours, unmeasured=why)
-    )
+    taken = {"yours": yours, "ours": ours, "unmeasured": why, "kernels": answer.get("kernels", {})}
+    return dataclasses.replace(verdict, verified=dataclasses.replace(verdict.verified, **taken))
