@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from .straight import Lines, Part
 
 STAGES = ("capture", "joint", "simplify", "lower", "fuse")  # what follows is code generation
-SECOND = " of the second call"
+LATER = " of a later call"
 _ABOUT = {
     "capture": "capture: the graph itself, run operator by operator",
     "joint": "joint: the graph with its backward, as operators of ATen",
@@ -30,13 +30,19 @@ class Verdict:
 
     kind: str
     what: str = ""
-    where: str = ""  # "result 2", "gradient of x", "x afterwards"; of the second call, where the first is right
+    where: str = ""  # "result 2", "gradient of x", "x afterwards"; of a later call, where the first is right
     fusions: int = 0
     left_out: str = ""  # the first fusion that was not made, and where
+    kernels: Sequence[Sequence[str]] = ()  # the name of each, and what the statements define that it is of
 
     @property
     def fails(self) -> bool:
         return self.kind in ("differs", "raised", "crashed", "slow")
+
+    @property
+    def text(self) -> str:
+        where = f" ({self.where})" if self.where else ""
+        return f"{self.kind}{where}{': ' if self.what else ''}{self.what}"
 
 
 Probe = Callable[[Part, str], Verdict]
@@ -87,7 +93,7 @@ class Search:
                 return part
 
     def _fewer_results(self, part: Part) -> Part:
-        where, _, number = self.verdict(part).where.removesuffix(SECOND).partition(" ")
+        where, _, number = self.verdict(part).where.removesuffix(LATER).partition(" ")
         wanted = [part.results[int(number)]] if where == "result" and number.isdigit() else list(part.results)
         for result in wanted if len(wanted) <= 16 else ():
             one = self.lines.part(part.kept, (result,))
