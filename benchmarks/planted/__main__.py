@@ -84,10 +84,8 @@ def main() -> int:
             right = span.get("line") == line_of(fault)
             found, lines = found + bool(finding), lines + bool(finding and right)
             what = f"{finding['code']} line {span.get('line')}" if finding else told.get("error", "not found")
-            print(
-                f"{fault.stage:9} {fault.name:38} {what}{'' if right else f', wanted line {line_of(fault)}'} · {told.get('seconds', 0):.0f} s",
-                flush=True,
-            )
+            wanted = "" if right else f", wanted line {line_of(fault)}"
+            print(f"{fault.stage:9} {fault.name:38} {what}{wanted} · {told.get('seconds', 0):.0f} s", flush=True)
     print(f"{found} of {len(chosen)} faults found, {lines} in the right line")
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=2))

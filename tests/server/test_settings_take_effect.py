@@ -100,6 +100,7 @@ EFFECTS: dict[str, tuple[Any, Look, Callable[[Any], bool], Callable[[Any], bool]
     "inlayHints": (False, lambda file: file.hints(), bool, lambda seen: seen == []),
     "tryFixes": (False, lambda file: said(file, "trying out fixes"), bool, lambda seen: seen is False),
     "live": (True, listens, lambda seen: seen is False, bool),
+    "proveSeconds": (60, lambda file: said(file, "proving functions"), lambda seen: seen is False, bool),
     "warmFiles": (False, lambda file: said(file, "building kernels"), bool, lambda seen: seen is False),
 }
 

@@ -52,21 +52,27 @@ class Faults:
         written = self.search.graphs(self.path, self.function, (first.inputs,))
         if found := self._of_graphs(written, first):
             return found
+        names = [tried.inputs for tried in proof.tried]
+        if found := self._of_guards(names[: names.index(first.inputs)], first):
+            return found
         again = self._again(first.inputs)
         if again is None or not again.agrees:
             uncached = self._again(first.inputs, cache=False)
             if uncached is not None and uncached.agrees:
                 return self._make("FL604", self.place, first)
             return self._make("FL601", _span(written.get("span")) or self.place, first)
-        before = [tried.inputs for tried in proof.tried]
-        for earlier in before[: before.index(first.inputs)]:
-            written = self.search.graphs(self.path, self.function, (earlier, first.inputs))
+        if first.how == "unsteady":
+            return self._make("FL603", self.place, first)
+        return self._make("FL602", self.place, first, before="another call")
+
+    def _of_guards(self, before: Sequence[str], tried: Tried) -> Diagnostic | None:
+        """That the call runs what was compiled for one of those ``before``: captured anew, it does so only after that one."""
+        for earlier in before:
+            written = self.search.graphs(self.path, self.function, (earlier, tried.inputs))
             if written.get("differs"):
-                span = _span(written.get("span"))
-                return self._make(
-                    "FL602", span or self.place, replace(first, detail=written["how"] or first.detail), before=earlier
-                )
-        return self._make("FL603" if first.how == "unsteady" else "FL602", self.place, first, before="another call")
+                told = replace(tried, detail=written["how"] or written["differs"])
+                return self._make("FL602", _span(written.get("span")) or self.place, told, before=earlier)
+        return None
 
     def of_crash(self, why: str) -> Diagnostic:
         """The finding of a proof whose process ended."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from . import straight
 from .straight import Lines, Part
 
 STAGES = ("capture", "joint", "simplify", "lower", "fuse")  # what follows is code generation
@@ -87,7 +88,7 @@ class Search:
         part = self._fewer_results(self.lines.whole)
         while True:
             before = part
-            part = self._later_start(self._earlier_end(part))
+            part = self._fewer_results(self._later_start(self._earlier_end(part)))
             part = self._fewer_statements(part)
             if part == before or self.over():
                 return part
@@ -103,12 +104,16 @@ class Search:
         return same if self.fails(same) else part
 
     def _earlier_end(self, part: Part) -> Part:
-        """Ends with the first statement whose value is wrong."""
+        """Ends with the first statement behind which something is wrong: its value, or one that is still used."""
+        statements = self.lines.statements
 
         def ending(count: int) -> Part:
-            kept = part.kept[:count]
-            found = self.lines.part(kept, (self.lines.statements[kept[-1]].name or part.results[0],))
-            return _with_given(found, part)
+            kept, rest = part.kept[:count], part.kept[count:]
+            used = {name for k in rest for name in statements[k].uses} | straight.names(part.results)
+            alive = [name for k in kept if (name := statements[k].name) in used]
+            last = statements[kept[-1]].name
+            results = tuple(dict.fromkeys([last, *alive] if last else alive)) or part.results[:1]
+            return _with_given(self.lines.part(kept, results), part)
 
         low, high = 1, len(part.kept)
         best = part

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import sys
+import types
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,9 +17,20 @@ from ..record.report import Graph, Span
 from .agreement import differ
 
 MOST_BYTES = 1 << 30  # of values that are kept
-_ours = functools.cache(
-    lambda filename: not is_installed(filename) and "fuselens" not in filename.replace("\\", "/").split("/")
-)
+_COMPILER = str(Path(__file__).resolve().parents[1])
+
+
+def _line() -> tuple[str, int] | None:
+    """The line of the program that calls torch; None where it is the compiler that does."""
+    frame: types.FrameType | None = sys._getframe(2)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(_COMPILER):
+            return None
+        if not is_installed(file):
+            return file, frame.f_lineno
+        frame = frame.f_back
+    return None
 
 
 @dataclass(slots=True)
@@ -28,6 +40,7 @@ class LineValues:
     values: list[tuple[tuple[str, int], torch.Tensor]] = field(default_factory=list)
     spans: dict[tuple[str, int], Span] = field(default_factory=dict)
     kept: int = 0
+    _made: dict[str, Any] = field(default_factory=dict)  # by captured nodes of the graph that runs
 
     def note(self, place: tuple[str, int], value: Any) -> None:
         if isinstance(value, (list, tuple)):
@@ -39,13 +52,16 @@ class LineValues:
 
     def forget(self) -> None:
         """What comes from now on is of another call."""
-        self.values, self.kept = [], 0
+        self.values, self.kept, self._made = [], 0, {}
 
     def begin(self, graph: Graph) -> None:
         """A graph is called."""
 
     def see(self, node: fx.Node, value: Any) -> None:
         span = node.meta.get("span")
+        self._made[node.name] = value
+        if value is None and node.args and isinstance(node.args[0], fx.Node):  # an assignment to a part
+            value = self._made.get(node.args[0].name)
         if span is not None and node.op not in ("placeholder", "output"):
             self.spans.setdefault((span.file, span.line), span)
             self.note((span.file, span.line), value)
@@ -61,14 +77,11 @@ class Eagerly(TorchFunctionMode):
         super().__init__()
         self.heard = heard
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        frame = sys._getframe(1)
-        while frame is not None and not _ours(frame.f_code.co_filename):
-            frame = frame.f_back
-        if frame is not None:
+        if (place := _line()) is not None:
             with torch.no_grad():
-                self.heard.note((frame.f_code.co_filename, frame.f_lineno), result)
+                self.heard.note(place, args[0] if result is None and args else result)  # an assignment to a part
         return result
 
 

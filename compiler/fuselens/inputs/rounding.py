@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -45,21 +44,16 @@ class Rounding(torch_private.RecordingMode):
             return value
         with torch.no_grad():
             signs = torch.randint(-1, 2, value.shape, generator=self._bits, dtype=torch.int8).to(value.device)
-            return torch.where(signs == 0, value, torch.nextafter(value, signs * torch.full_like(value, float("inf"))))
+            stays = (signs == 0) | (value == 0)  # a zero is one by no rounding
+            return torch.where(stays, value, torch.nextafter(value, signs * torch.full_like(value, float("inf"))))
 
 
-def excused(expected: Values, found: Values, moved: list[Values]) -> Iterator[str]:
-    """Where what is ``found`` is as near to what is ``expected`` as the calls are that rounding has ``moved``."""
-    others = [dict(values) for values in moved]
-    for (where, e), (_, f) in zip(expected, found, strict=False):
-        if all(
-            isinstance(v, torch.Tensor) and v.shape == getattr(e, "shape", None)
-            for v in (e, f, *(o.get(where) for o in others))
-        ):
-            if _as_near(e, f, [o[where] for o in others]):
-                yield where
-        elif any(type(o.get(where)) is type(e) and o.get(where) != e for o in others):
-            yield where  # a number that rounding decides
+def decides(where: str, expected: Values, found: Values, moved: list[Values]) -> bool:
+    """Whether what is ``found`` is as near to what is ``expected`` as the calls are that rounding has ``moved``."""
+    e, f, *others = (dict(values).get(where) for values in (expected, found, *moved))
+    if all(isinstance(v, torch.Tensor) and v.shape == getattr(e, "shape", None) for v in (e, f, *others)):
+        return _as_near(e, f, others)
+    return any(type(other) is type(e) and not isinstance(e, torch.Tensor) and other != e for other in others)
 
 
 def _as_near(expected: torch.Tensor, found: torch.Tensor, moved: list[torch.Tensor]) -> bool:
@@ -73,9 +67,10 @@ def _as_near(expected: torch.Tensor, found: torch.Tensor, moved: list[torch.Tens
     for m in runs:
         finite &= torch.isfinite(m)
     unlike = ~finite & ~((e == f) | (torch.isnan(e) & torch.isnan(f)))
+    unlike |= (e == 0) & (f == 0) & (torch.signbit(e) != torch.signbit(f))
     decided = torch.zeros_like(unlike)
-    for m in runs:  # rounding makes an infinity of it, or a number
-        decided |= torch.isfinite(m) != torch.isfinite(e)
+    for m in runs:  # rounding makes an infinity of it, or a number, or a zero of the other sign
+        decided |= (torch.isfinite(m) != torch.isfinite(e)) | (torch.signbit(m) != torch.signbit(e))
     if bool((unlike & ~decided).any()):
         return False
     if not bool(finite.any()):

@@ -126,11 +126,10 @@ class Prover:
         again = flat(self._observed(self.subject.target, kind, gradients))
         excused = {where for where, _ in agreement.differences(expected, again, None)}
         moved = [self._rounded(kind, gradients, seed) for seed in range(rounding.RUNS)]
-        for call in found:
-            excused.update(
-                rounding.excused(expected, call, [values for values in moved if len(values) == len(expected)])
-            )
-        counted = [{where: how for where, how in call.items() if where not in excused} for call in differing]
+        counted = [
+            {w: how for w, how in of.items() if w not in excused and not rounding.decides(w, expected, call, moved)}
+            for of, call in zip(differing, found, strict=True)
+        ]
         first = next(iter(how for call in counted for how in call.items()), None)
         if first is not None:
             how = "differs" if all(counted) else "unsteady"

@@ -444,8 +444,8 @@ TABLE: dict[str, Entry] = {
             "FL601",
             "differs from eager",
             "`{what}`, compiled, differs from eager first in this line: {how} (on {on})",
-            "The function was called compiled, eagerly and in float64, on its example inputs and on others. This is the first line "
-            "whose value is wrong. It is made by {made}.{program}",
+            "Made by {made}.{program} The function was called compiled, eagerly and in float64, on its example inputs and on others. "
+            "This is the first line whose value is wrong.",
             "Report it with the minimal program: the compiler is wrong, not your code.",
             "Until it is mended, @fuselens.disable keeps a function that you call from being compiled.",
             severity="error",
@@ -463,7 +463,7 @@ TABLE: dict[str, Entry] = {
             "FL603",
             "changes from call to call",
             "`{what}`, compiled, gives another value in some calls with the same inputs, eager does not: {how} (on {on})",
-            "Threads that meet in the same memory do this, and memory that is used again too early. It is made by {made}.{program}",
+            "Made by {made}.{program} Threads that meet in the same memory do this, and memory that is used again too early.",
             "Report it with the minimal program: the compiler is wrong, not your code.",
             severity="error",
         ),
@@ -479,7 +479,7 @@ TABLE: dict[str, Entry] = {
             "FL605",
             "only the compiled call fails",
             "`{what}`, compiled, fails where eager does not: {how} (on {on})",
-            "The function was called compiled and eagerly, on its example inputs and on others. It is made by {made}.{program}",
+            "Made by {made}.{program} The function was called compiled and eagerly, on its example inputs and on others.",
             "Report it with the minimal program: the compiler is wrong, not your code.",
             severity="error",
         ),

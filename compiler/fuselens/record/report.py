@@ -421,6 +421,7 @@ class Report:
     )
     inputs: Inputs | None = None  # of the call that was compiled; None where there was none
     communication: Communication | None = None  # where ranks were asked for
+    proof: Proof | None = None  # where it was compared with eager since
 
     @property
     def kernels(self) -> list[Kernel]:
