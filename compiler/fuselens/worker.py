@@ -186,7 +186,7 @@ class Worker:
         frames = self._decoder.feed(data)
         for position, frame in enumerate(frames):
             request: wire.Request = wire.decode(frame[wire.LENGTH_SIZE :], wire.Request)
-            if request.method in ("check", "run", "values", "warm", "fix", "kernel"):
+            if request.method not in ("cancel", "shutdown"):
                 stale = isolation.FORKS and self._preloads.stale()
                 if (stale or self._may_be_repaired()) and not self._supervisor.busy:
                     self._restart(b"".join(frames[position:]) + bytes(self._decoder.rest))

@@ -39,6 +39,7 @@ from .work.checking import Checks
 from .work.fix_trials import FixTrials
 from .work.later_texts import LaterTexts
 from .work.live import LiveRuns
+from .work.proving import Proofs
 from .work.warming import Warming
 from .work.worker_pool import WorkerPool, WorkerStatus
 
@@ -75,6 +76,7 @@ class FuselensServer(LanguageServer):
         self.checks = Checks(self, self.configuration, self.session, self.pool)
         self.warming = Warming(self.configuration, self.pool, self.publish, self.send_status)
         self.trials = FixTrials(self.configuration, self.pool, self.send_status)
+        self.proofs = Proofs(self.configuration, self.pool, self.send_status, self._proved)
         self.later_texts = LaterTexts(self.configuration, self.session, self.pool, self.documents_changed)
         self.kernels = Drafts(self)
         self.ending = Ending(self.leave)
@@ -149,6 +151,12 @@ class FuselensServer(LanguageServer):
         self.publisher.publish_borrowers()
         self.warming.start(document)
         self.trials.start(document)
+        self.proofs.start(document)
+        self.refreshes.ask_for_annotations()
+
+    def _proved(self, document: Document) -> None:
+        self.publish(document)
+        self.documents_changed(self.document_uris(document))
         self.refreshes.ask_for_annotations()
 
     def documents_changed(self, changed: list[str]) -> None:
@@ -197,7 +205,10 @@ class FuselensServer(LanguageServer):
 
     def _in_the_background(self) -> list[str]:
         """What goes on though nobody waits for it. Both may at once: a trial goes on while a C++ compiler works."""
-        works = {"building kernels": self.warming.documents, "trying out fixes": self.trials.documents}
+        works = {
+            "building kernels": self.warming.documents, "trying out fixes": self.trials.documents,
+            "proving functions": self.proofs.documents,
+        }  # fmt: skip
         return [
             f"{work} of {', '.join(PurePath(d.path).name for d in waiting)}"
             for work, waiting in works.items()
@@ -233,6 +244,7 @@ class FuselensServer(LanguageServer):
         self.checks.cancel_all()
         self.warming.cancel_all()
         self.trials.cancel_all()
+        self.proofs.cancel_all()
 
     @property
     def exit_status(self) -> int:

@@ -537,3 +537,28 @@ def test_objects_as_indices_and_booleans_as_starts():
     for program in (indexed_by_an_object, counted_from):
         agrees_with_eager(program, (torch.ones(2), 1), (torch.ones(2), 0), (torch.ones(2), 1.5))
     agrees_with_eager(counted_from, (torch.ones(2), True))
+
+
+def test_a_diagonal_is_filled_where_it_is():
+    def filled(x, value):
+        x.fill_diagonal_(value)
+        return x + 1
+
+    columns = torch.arange(24).reshape(8, 3).t().contiguous().t()
+    agrees_with_eager(filled, (columns[1:], 2), (columns[2:], 3))
+    agrees_with_eager(filled, (torch.arange(28.0)[1:].view(3, 3, 3), 2.5), (torch.zeros(4, 4), 1))
+
+
+@pytest.mark.parametrize("beta", [0.5, 1.0])
+def test_where_a_smooth_loss_has_no_number(beta):
+    inf = float("inf")
+
+    def slopes(x, y):
+        loss = torch.nn.functional.smooth_l1_loss(x, y, reduction="none", beta=beta)
+        return loss, torch.autograd.grad(loss, x, torch.full_like(loss, 0.5))[0]
+
+    found = torch.tensor([inf, -inf, 1.0, -2.0, float("nan"), 0.25], requires_grad=True)
+    for expected, got in zip(
+        slopes(found, found.detach() * 0), fuselens.compile(slopes)(found, found.detach() * 0), strict=True
+    ):
+        torch.testing.assert_close(got, expected, equal_nan=True)

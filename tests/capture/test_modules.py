@@ -601,3 +601,14 @@ def observed(compile_: Any) -> Iterator[Any]:
             {k: v.clone() for k, v in state.items()},
             [None if g is None else g.clone() for g in gradients],
         )
+
+
+def test_a_number_of_a_normalisation_that_changes() -> None:
+    model, other = nn.BatchNorm1d(3), nn.BatchNorm1d(3)
+    made = fuselens.compile(model)
+    for eps in (1e-5, 0.25, 0.5):
+        model.eps = other.eps = eps
+        x = torch.randn(4, 3)
+        torch.testing.assert_close(made(x), other(x))
+        torch.testing.assert_close(model.running_var, other.running_var)
+    assert not any(d.code == "FL112" for d in fuselens.explain(model)(torch.randn(4, 3)).diagnostics)

@@ -412,7 +412,7 @@ def test_an_error_of_the_program_is_one_finding(written: Written) -> None:
 NAMED = [
     ("x.sum().item()", "FL102", "`x.sum().item()` turns"),
     ("x[x > 0]", "FL108", "`x[x > 0]` depends on data"),
-    ("random.random()", "FL115", "`random.random()` draws"),
+    ("random.choice([1.0, 2.0])", "FL115", "`random.Random.choice` draws"),
     ("open(__file__).read()", "FL118", "`io.open` talks to the file system"),
     ("logging.getLogger('a').warning(x)", "FL103", "`Logger.warning` prints"),
 ]

@@ -53,7 +53,7 @@ FOUND = {
     ),
     "simplify": (["layer_norm"], "differs ", "simplify: rewrites of the graph of ATen operators; the first that makes it: simplify"),
     "crash": (["tanh"], r"crashed: .*SIG(ILL|TRAP)", "generate: code of the kernels, and what calls them"),
-    "again": (["tanh"], r"differs \(result 0 of the second call\): ", "generate: code of the kernels, and what calls them"),
+    "again": (["tanh"], r"differs \(result 0 of a later call\): ", "generate: code of the kernels, and what calls them"),
     "slow": (["tanh"], "slow: ", "generate: code of the kernels, and what calls them"),
 }  # fmt: skip
 _BLOCK = re.compile(

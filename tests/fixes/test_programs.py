@@ -19,8 +19,8 @@ import torch
 from fuselens import api
 from fuselens.checking import check, trials
 from fuselens.checking.isolation import config_of
-from fuselens.checking.trial_inputs import seeded
 from fuselens.inputs import comparison
+from fuselens.proving.kinds import seeded
 from fuselens.source import discovery, fixes, predictions
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -94,7 +94,8 @@ def test_predictions_of_these_programs_come_true():
 
 def differences(path: str, function: str, text: str, edited: str) -> list[str]:
     """Between the text in eager mode and the edited one compiled."""
-    with seeded(), check.opened_function(path, function, text, CONFIG) as original:
+    seeded()
+    with check.opened_function(path, function, text, CONFIG) as original:
         inputs = original.inputs()
         calls = [changed((inputs.args, inputs.kwargs), k) for k in range(9)]
         for gradients in (True, False):  # without where a call writes to its inputs
@@ -102,7 +103,8 @@ def differences(path: str, function: str, text: str, edited: str) -> list[str]:
             if not any("raised" in outcome for outcome in expected):
                 break
     found = []
-    with seeded(), check.opened_function(path, function, edited, CONFIG) as shadow:
+    seeded()
+    with check.opened_function(path, function, edited, CONFIG) as shadow:
         config = dataclasses.replace(shadow.config, explore=False, fallback_random=True)
         compiled = api.wrap(shadow.target, config, owner=object())
         for call, before in zip(calls, expected, strict=True):

@@ -119,3 +119,15 @@ def test_zeros_and_nan_of_choices(dtype: torch.dtype) -> None:
 def test_quotients_keep_the_signs_of_zeros(size: int) -> None:
     x = torch.tensor([0.0, -0.0, 1.0, -1e-45]).repeat(size // 4)
     agree(lambda x: [x / 2, x / -2, x / 3.0, -2.5 / x, x / x.new_tensor(-7.0)], x)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4, 1e9])
+def test_large_scores_in_half_precision_have_a_softmax(scale: float) -> None:
+    """A maximum is one of the rounded values that are subtracted from it."""
+
+    def attended(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return torch.softmax(x @ x.mT / 8, -1) @ x
+
+    x = torch.rand(3, 2, generator=torch.Generator().manual_seed(0)) * scale
+    agree(attended, x)

@@ -22,6 +22,7 @@ from fuselens.record.report import (
     Kernel,
     Line,
     MemoryStep,
+    Proof,
     Report,
     RunResult,
     Shape,
@@ -30,6 +31,7 @@ from fuselens.record.report import (
     Symbol,
     Tensor,
     Timing,
+    Tried,
 )
 from fuselens.source.discovery import SourceModule
 from fuselens_server.client.messages import CLIENT_ACTIONS
@@ -315,7 +317,9 @@ def test_the_lens_of_breaks_leads_to_where_the_break_is_now(toy):
 def test_each_kind_of_lens_can_be_left_out(toy, kind):
     seen = Observed("run", "toy.py")
     seen.take(1, Event("times", toy.path, "toy", 4, graph=0, calls=2, seconds=1e-3, fastest=1e-6))
-    view = toy.view(report=toy.file(), observed=seen, definitions=SourceModule(toy.text, toy.path).all_functions)
+    file = toy.file()
+    file.functions[0].proof = Proof("toy", (Tried("the example inputs", True, error=1e-7),))
+    view = toy.view(report=file, observed=seen, definitions=SourceModule(toy.text, toy.path).all_functions)
     every = code_lens.code_lenses(view, CLIENT_ACTIONS)
     others = code_lens.code_lenses(view, CLIENT_ACTIONS, [other for other in LENSES if other != kind])
     (gone,) = [lens for lens in every if lens not in others]

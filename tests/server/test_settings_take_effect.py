@@ -111,6 +111,7 @@ EFFECTS: dict[str, tuple[Any, Look, Callable[[Any], bool], Callable[[Any], bool]
     "tryFixes": (False, lambda file: said(file, "trying out fixes"), bool, lambda seen: seen is False),
     "pins": (False, of_pins, lambda seen: seen == {"FL621"}, lambda seen: seen == set()),
     "live": (True, listens, lambda seen: seen is False, bool),
+    "proveSeconds": (60, lambda file: said(file, "proving functions"), lambda seen: seen is False, bool),
     "warmFiles": (False, lambda file: said(file, "building kernels"), bool, lambda seen: seen is False),
 }
 

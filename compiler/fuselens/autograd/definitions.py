@@ -200,7 +200,16 @@ def soft_margin_loss_backward(
     return step(step(step(target * z) * -norm) / step(z + 1)) * grad
 
 
+def _smooth_l1_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float) -> Tensor:
+    """NaN, and so a difference of infinities, is in the parabola, as in ATen."""
+    difference = x - target
+    scale = 1.0 / difference.numel() if reduction == 1 else 1.0
+    slope = torch.where(difference <= -beta, -scale, torch.where(difference >= beta, scale, scale * difference / beta))
+    return slope * grad
+
+
 TABLE: dict[Any, Callable[..., Any]] = {
+    aten.smooth_l1_loss_backward.default: _smooth_l1_loss_backward,
     aten.soft_margin_loss_backward.default: soft_margin_loss_backward,
     aten.nonzero_static.default: _nonzero_static,
     aten._trilinear.default: _trilinear,

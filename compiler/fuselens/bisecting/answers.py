@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from pathlib import Path
 from typing import Any
 
-from ..config import Config
 from ..record import wire
 from .search import Verdict
-from .straight import NoProgram, Part
+from .straight import Part
 
 
 def probe_options(
@@ -28,27 +25,3 @@ def verdict_of(event: wire.Event) -> Verdict:
         return Verdict(**json.loads(event.text))
     why = event.file.diagnostics[0].message if event.file and event.file.diagnostics else "it ended without an answer"
     return Verdict("crashed", why)
-
-
-# --- in the child -----------------------------------------------------------------------------------------------------
-
-
-def of_probe(request: wire.Request, config: Config) -> str:
-    """JSON of a :class:`.search.Verdict`; of ``{}`` where the part was to be written."""
-    from . import probing
-
-    options = request.options
-    config = dataclasses.replace(config, dump=None)
-    try:
-        program = probing.opened(request.path)
-    except (NoProgram, OSError, SystemExit) as error:
-        return json.dumps(dataclasses.asdict(Verdict("invalid", str(error))))
-    part = program.lines.whole
-    if options["part"] is not None:
-        kept, given, results = options["part"]
-        part = Part(tuple(kept), tuple((name, at) for name, at in given), tuple(results))
-    if options["write"]:
-        probing.write(program, part, Path(options["write"]), options["about"])
-        return "{}"
-    verdict = probing.probe(program, part, options["until"], config, options["slower_than"])
-    return json.dumps(dataclasses.asdict(verdict))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,14 @@ from ..inputs import agreement
 from ..inputs.comparison import copied
 from ..ir.graphs import program_text
 from ..pipeline import Recorder
+from ..record import wire
 from ..record.diagnostics import raised
+from ..record.report import Span
 from . import straight
-from .search import SECOND, Verdict
-from .straight import Lines, Part
+from .search import LATER, Verdict
+from .straight import Lines, NoProgram, Part
+
+_CALLS = 3  # memory that is used again, and threads that meet in it, show in a later one
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,41 +90,43 @@ def probe(program: Opened, part: Part, until: str, config: Config, slower_than: 
     text = program.lines.text(part)
     compiled = api.wrap(function, config, recorder=recorder, owner=object())
     try:
-        calls = [agreement.observed(compiled, given, names) for _ in range(1 if slower_than is not None else 2)]
+        calls = [agreement.observed(compiled, given, names) for _ in range(1 if slower_than is not None else _CALLS)]
     except Exception as error:  # noqa: BLE001 - what a wrong compiler raises is what is looked for
-        return Verdict("raised", raised(error).splitlines()[0], **_fusions(recorder, text))
+        return Verdict("raised", raised(error).splitlines()[0], **_facts(recorder, text))
     if slower_than is not None:
         eager, ours = agreement.seconds(function, compiled, given)
         slow = ours > slower_than * eager
-        return Verdict("slow" if slow else "agrees", _times(eager, ours), **_fusions(recorder, text))
-    exact: agreement.Values | None = None
-    for number, found in enumerate(
-        calls
-    ):  # memory that is used again, and calls that are recorded, show in a later one
-        differs = agreement.difference(expected, found, exact)
-        if differs is not None and exact is None:  # what float32 leaves open, float64 decides
-            exact = agreement.in_double(function, given, names) or []
-            differs = agreement.difference(expected, found, exact)
-        if differs is not None:
+        return Verdict("slow" if slow else "agrees", _times(eager, ours), **_facts(recorder, text))
+    exact = agreement.in_double(function, given, names)  # what float32 leaves open, float64 decides
+    for number, found in enumerate(calls):
+        if differs := agreement.difference(expected, found, exact):
             where, how = differs
-            return Verdict("differs", how, f"{where}{SECOND if number else ''}", **_fusions(recorder, text))
-    return Verdict("agrees", **_fusions(recorder, text))
+            return Verdict("differs", how, f"{where}{LATER if number else ''}", **_facts(recorder, text))
+    return Verdict("agrees", **_facts(recorder, text))
 
 
 def _times(eager: float, compiled: float) -> str:
     return f"{compiled * 1e3:.3g} ms, eager {eager * 1e3:.3g} ms: {compiled / eager:.2f} times"
 
 
-def _fusions(recorder: Recorder, text: str) -> dict[str, Any]:
-    """How many steps fusing took at most, and the first that was left out: its loops, and the statement that they come from."""
+def _facts(recorder: Recorder, text: str) -> dict[str, Any]:
+    """How many steps fusing took at most, the first that was left out (its loops, and the statement that they come from), and of
+    which statements the kernels are."""
+    lines = text.splitlines()
+
+    def statement(span: Span | None) -> str:
+        return lines[span.line - 1].strip() if span and 0 < span.line <= len(lines) else ""
+
     decisions = [d for graph in recorder.report.graphs for d in graph.decisions]
     made = [d for d in decisions if d.code == "FL410"]
     left = next((d for d in decisions if d.data.get("rule") == "limit"), None)
+    kernels = [k for graph in recorder.report.graphs for k in graph.kernels]
+    named = [[k.name, *(found.split(" = ")[0] for s in k.spans if (found := statement(s)))] for k in kernels]
+    facts: dict[str, Any] = {"fusions": 1 + 2 * len(made), "kernels": named}
     if left is None:
-        return {"fusions": 1 + 2 * len(made)}
-    lines = text.splitlines()
-    at = f", for `{lines[left.span.line - 1].strip()}`" if left.span and 0 < left.span.line <= len(lines) else ""
-    return {"fusions": 1 + 2 * len(made), "left_out": f"{left.subject}{at}"}
+        return facts
+    at = statement(left.span)
+    return facts | {"left_out": f"{left.subject}, for `{at}`" if at else left.subject}
 
 
 def write(program: Opened, part: Part, place: Path, about: str) -> None:
@@ -130,6 +137,25 @@ def write(program: Opened, part: Part, place: Path, about: str) -> None:
     if repr(file.name) in text:
         torch.save(given, file)
     place.write_text(text, encoding="utf-8")
+
+
+def of_probe(request: wire.Request, config: Config) -> str:
+    """JSON of a :class:`.search.Verdict`; of ``{}`` where the part was to be written."""
+    options = request.options
+    config = dataclasses.replace(config, dump=None)
+    try:
+        program = opened(request.path)
+    except (NoProgram, OSError, SystemExit) as error:
+        return json.dumps(dataclasses.asdict(Verdict("invalid", str(error))))
+    part = program.lines.whole
+    if options["part"] is not None:
+        kept, given, results = options["part"]
+        part = Part(tuple(kept), tuple((name, at) for name, at in given), tuple(results))
+    if options["write"]:
+        write(program, part, Path(options["write"]), options["about"])
+        return "{}"
+    verdict = probe(program, part, options["until"], config, options["slower_than"])
+    return json.dumps(dataclasses.asdict(verdict))
 
 
 def main(path: str) -> int:

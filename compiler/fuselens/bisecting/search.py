@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from . import straight
 from .straight import Lines, Part
 
 STAGES = ("capture", "joint", "simplify", "lower", "fuse")  # what follows is code generation
-SECOND = " of the second call"
+LATER = " of a later call"
 _ABOUT = {
     "capture": "capture: the graph itself, run operator by operator",
     "joint": "joint: the graph with its backward, as operators of ATen",
@@ -30,13 +31,19 @@ class Verdict:
 
     kind: str
     what: str = ""
-    where: str = ""  # "result 2", "gradient of x", "x afterwards"; of the second call, where the first is right
+    where: str = ""  # "result 2", "gradient of x", "x afterwards"; of a later call, where the first is right
     fusions: int = 0
     left_out: str = ""  # the first fusion that was not made, and where
+    kernels: Sequence[Sequence[str]] = ()  # the name of each, and what the statements define that it is of
 
     @property
     def fails(self) -> bool:
         return self.kind in ("differs", "raised", "crashed", "slow")
+
+    @property
+    def text(self) -> str:
+        where = f" ({self.where})" if self.where else ""
+        return f"{self.kind}{where}{': ' if self.what else ''}{self.what}"
 
 
 Probe = Callable[[Part, str], Verdict]
@@ -81,13 +88,13 @@ class Search:
         part = self._fewer_results(self.lines.whole)
         while True:
             before = part
-            part = self._later_start(self._earlier_end(part))
+            part = self._fewer_results(self._later_start(self._earlier_end(part)))
             part = self._fewer_statements(part)
             if part == before or self.over():
                 return part
 
     def _fewer_results(self, part: Part) -> Part:
-        where, _, number = self.verdict(part).where.removesuffix(SECOND).partition(" ")
+        where, _, number = self.verdict(part).where.removesuffix(LATER).partition(" ")
         wanted = [part.results[int(number)]] if where == "result" and number.isdigit() else list(part.results)
         for result in wanted if len(wanted) <= 16 else ():
             one = self.lines.part(part.kept, (result,))
@@ -97,12 +104,16 @@ class Search:
         return same if self.fails(same) else part
 
     def _earlier_end(self, part: Part) -> Part:
-        """Ends with the first statement whose value is wrong."""
+        """Ends with the first statement behind which something is wrong: its value, or one that is still used."""
+        statements = self.lines.statements
 
         def ending(count: int) -> Part:
-            kept = part.kept[:count]
-            found = self.lines.part(kept, (self.lines.statements[kept[-1]].name or part.results[0],))
-            return _with_given(found, part)
+            kept, rest = part.kept[:count], part.kept[count:]
+            used = {name for k in rest for name in statements[k].uses} | straight.names(part.results)
+            alive = [name for k in kept if (name := statements[k].name) in used]
+            last = statements[kept[-1]].name
+            results = tuple(dict.fromkeys([last, *alive] if last else alive)) or part.results[:1]
+            return _with_given(self.lines.part(kept, results), part)
 
         low, high = 1, len(part.kept)
         best = part

@@ -50,7 +50,7 @@ class Lines:
         """Those of the statements ``kept`` that lead to ``results`` or change something. What they use of others is given: with
         the value it has where it was made, and at ``start``, where the part begins, if it was made before."""
         statements = self.statements
-        needed, used = set[int](), _names(results)
+        needed, used = set[int](), names(results)
         for number in sorted(kept, reverse=True):
             statement = statements[number]
             if statement.name in used or statement.changes:
@@ -111,5 +111,5 @@ def _forgets(node: ast.stmt) -> bool:
     return isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and node.value.value is None
 
 
-def _names(results: Iterable[str]) -> set[str]:
+def names(results: Iterable[str]) -> set[str]:
     return {n.id for text in results for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)}

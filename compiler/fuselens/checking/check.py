@@ -13,7 +13,7 @@ import dataclasses
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,11 @@ from .. import api, sandbox
 from ..bisecting import graphs
 from ..capture import classify
 from ..config import Config, from_environment
-from ..inputs import comparison, recorded_inputs
+from ..inputs import recorded_inputs
 from ..inputs.example_inputs import ExampleInputs
-from ..pipeline import Recorder
+from ..proving.proof import Prover
 from ..record import diagnostics
-from ..record.report import Diagnostic, FileReport, Report, RunResult, Span
+from ..record.report import Diagnostic, FileReport, Proof, Report, RunResult, Span
 from ..source import discovery, fixes, predictions
 from ..source.discovery import Annotated
 from ..torch_private import names as torch_names
@@ -198,81 +198,32 @@ def run_function(
         return RunResult(qualname, agrees=False, detail=error.message, error=error)
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """One kind of inputs, and what came of them: ``detail`` is the first difference, or what was compared."""
-
-    inputs: str
-    agrees: bool
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class Verification:
-    """``uncompiled`` says what runs eagerly, and why; ``left`` is how many kinds of inputs there was no time for."""
-
-    function: str
-    inputs: list[Verified]
-    left: int = 0
-    uncompiled: str = ""
-    compiled: bool = True
-
-
 def verify_function(
-    path: str | Path, qualname: str, config: Config, gradients: bool, progress: Progress, seconds: float = float("inf")
-) -> Verification:  # fmt: skip
-    """Compares one function with eager on many inputs: other values, signs and sizes, and numbers that are not finite. Where
-    eager raises, the compiled function must raise an error of the same type. After so many ``seconds`` no more inputs are
-    tried. Raises FileRefused."""
-    from .trial_inputs import about, variants
-
-    end = time.monotonic() + seconds
-    with opened_function(path, qualname, None, config, progress) as function:
-        chosen = dataclasses.replace(function.config, explore=False, weightless=False, fallback_random=True)
-        recorder = Recorder(qualname, str(path), None, chosen, texts=False)
-        compiled = api.wrap(function.target, chosen, recorder=recorder, owner=object())
-        dynamic, rows, left = function.inputs().dynamic, list[Verified](), 0
-        for number, (args, kwargs) in enumerate(variants(function)):
-            if time.monotonic() > end:
-                left += 1
-                continue
-            name = about(number, dynamic)
-            progress(f"{qualname}: {name}")
-            rows.append(_verified(name, function.target, compiled, args, kwargs, gradients))
+    path: str | Path, qualname: str, source: str | None, config: Config, gradients: bool, progress: Progress,
+    kinds: Sequence[str] = (), seconds: float = float("inf"),
+) -> Proof:  # fmt: skip
+    """Compares one function with eager and float64 on many kinds of calls, or on those that ``kinds`` names (see
+    :mod:`fuselens.proving`). After so many ``seconds`` no more are tried. Raises FileRefused."""
+    with opened_function(path, qualname, source, config, progress) as function:
+        prover = Prover(function, qualname, str(path), gradients, kinds, progress)
+        proof = prover.proof(seconds)
         for refused in sandbox.take():
             raise FileRefused(refused)
-        return Verification(qualname, rows, left, recorder.report.uncompiled, recorder.report.compiled)
-
-
-def _verified(
-    name: str, eager: Any, compiled: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool
-) -> Verified:  # fmt: skip
-    judged = comparison.judge(eager, compiled, args, kwargs, gradients=gradients)
-    if judged.raised is None:
-        return Verified(name, judged.agrees or not judged.repeatable, judged.detail)
-    which, error = judged.raised
-    if which == "compiled":
-        return Verified(name, False, f"the compiled call raised {describe(error)}")
-    other = comparison.observe(compiled, args, kwargs, gradients=False)
-    same = "raised" in other and type(other["raised"]) is type(error)
-    found = "nothing" if "raised" not in other else describe(other["raised"])
-    said = f"both raise {describe(error)}" if same else f"eager raises {describe(error)}, compiled raises {found}"
-    return Verified(name, same, said)
+        return proof
 
 
 def write_graphs(
-    path: str | Path, qualname: str, config: Config, gradients: bool, progress: Progress
+    path: str | Path, qualname: str, source: str | None, config: Config, gradients: bool, progress: Progress,
+    kinds: Sequence[str] = (),
 ) -> graphs.Written:  # fmt: skip
-    """Writes the graphs of one function's call as programs into the folder ``config.dump``. Raises FileRefused."""
+    """Writes the graphs of one function's call as programs into the folder ``config.dump``: of the last of the ``kinds`` of calls,
+    after those before it. Raises FileRefused."""
     assert config.dump is not None
     folder, config = config.dump, dataclasses.replace(config, dump=None)
     folder.mkdir(parents=True, exist_ok=True)
-    with opened_function(path, qualname, None, config, progress) as function:
+    with opened_function(path, qualname, source, config, progress) as function:
         progress(f"{qualname}: capture")
-        given = function.inputs()
-        return graphs.write_programs(
-            function.target, given.args, given.kwargs, name=qualname, config=function.config, folder=folder, gradients=gradients
-        )  # fmt: skip
+        return graphs.write_programs(function, qualname, folder, gradients=gradients, chosen=kinds)
 
 
 def node_values(path: str | Path, qualname: str, source: str | None = None, config: Config | None = None) -> str:

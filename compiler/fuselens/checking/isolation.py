@@ -573,18 +573,20 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
     elif request.method in ("verify", "graphs"):
         (function,) = request.functions
         seconds = request.limits.seconds * _TRIED_UNTIL or float("inf")
+        asked = request.path, function, request.source, chosen, gradients, progress, request.options.get("kinds", ())
+        if request.options.get("idle"):
+            _step_back()
         try:
-            if request.method == "graphs":
-                found = check.write_graphs(request.path, function, chosen, gradients, progress)
-            else:
-                found = check.verify_function(request.path, function, chosen, gradients, progress, seconds)
+            found = check.write_graphs(*asked) if request.method == "graphs" else check.verify_function(*asked, seconds)
             send(wire.Event(request.id, "result", text=json.dumps(dataclasses.asdict(found))))
         except FileRefused as refused:
             send(wire.Event(request.id, "result", file=FileReport(request.path, [], [refused.diagnostic])))
     elif request.method == "probe":
-        from ..bisecting import answers
+        from ..bisecting import probing
 
-        send(wire.Event(request.id, "result", text=answers.of_probe(request, chosen)))
+        if request.options.get("idle"):
+            _step_back()
+        send(wire.Event(request.id, "result", text=probing.of_probe(request, chosen)))
     elif request.method == "kernel":
         from .edited import answers as edited
 

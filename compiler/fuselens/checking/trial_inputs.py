@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import random
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from ..proving.kinds import seeded
 from .check import OpenFunction
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -19,48 +17,18 @@ _VARIANTS = 28
 SAME_INTEGERS = frozenset({0, *range(1, _VARIANTS, 2)}) - {17, 19}  # the example's, in another order
 
 
-_OTHERS = {
-    0: "the example inputs", 1: "other values", 2: "no value below zero", 3: "no value above zero", 6: "zeros",
-    7: "ten times the values", 8: "small values", 13: "ones", 14: "large values", 22: "a NaN", 23: "an infinity",
-    24: "a negative infinity",
-}  # fmt: skip
-
-
-def about(variant: int, dynamic: object) -> str:
-    """What is different about the inputs of a variant."""
-    if variant in (4, 5) and dynamic:
-        return "other sizes"
-    return _OTHERS.get(variant, f"other values ({variant})")
-
-
 def variants(function: OpenFunction) -> Iterator[Call]:
     """Calls of ``function``, the same ones for each copy of it: the example's, other values and signs, other sizes."""
-    with seeded():
-        inputs = function.inputs()
+    seeded()
+    inputs = function.inputs()
     for k in range(_VARIANTS):
         if k in (4, 5) and inputs.dynamic:
-            with seeded():
-                other = function.inputs(variant=k)
+            seeded()
+            other = function.inputs(variant=k)
             yield other.args, other.kwargs
             continue
         change = _Change(k, torch.Generator().manual_seed(k))
         yield change.every(inputs.args), change.every(inputs.kwargs)
-
-
-def changed(variant: int, values: Any) -> Any:
-    """A structure with other values of its tensors, those that inputs of a variant have."""
-    return _Change(variant, torch.Generator().manual_seed(variant)).every(values)
-
-
-@contextlib.contextmanager
-def seeded() -> Iterator[None]:
-    """Each copy of the file is imported, and makes its inputs, from the same random numbers."""
-    torch.manual_seed(0)
-    random.seed(0)
-    numpy: Any = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(0)
-    yield
 
 
 @dataclass(slots=True)

@@ -31,11 +31,12 @@ import torch
 from .. import api
 from ..config import Config
 from ..inputs import comparison
+from ..proving.kinds import seeded
 from ..record.report import Diagnostic, FileReport, Fix, Report, Span
 from ..source import fixes
 from .check import OpenFunction, opened_function
 from .parsing import FileRefused, read_source
-from .trial_inputs import NOT_FINITE, SAME_INTEGERS, Call, seeded, variants
+from .trial_inputs import NOT_FINITE, SAME_INTEGERS, Call, variants
 from .user_code import describe
 
 log = logging.getLogger(__name__)
@@ -65,7 +66,8 @@ def try_fixes(
     deadline = time.monotonic() + seconds
     try:
         silence = contextlib.redirect_stdout(io.StringIO())  # what the function prints, it has printed in the check
-        with silence, seeded(), opened_function(path, qualname, text, config, progress) as original:
+        seeded()
+        with silence, opened_function(path, qualname, text, config, progress) as original:
             trial = _Trial(path, text, qualname, findings, config, original)
             found = [
                 dataclasses.replace(d, fixes=tuple(trial.tried(d, deadline, progress))) if d.fixes else d
@@ -201,7 +203,8 @@ class _Trial:
             chosen |= dict.fromkeys(v for v in found if "one_hot" not in finding.message or v in SAME_INTEGERS)
         edited = fixes.applied(self.text, fix.edits)
         try:
-            with seeded(), opened_function(self.path, self.qualname, edited, self.config) as shadow:
+            seeded()
+            with opened_function(self.path, self.qualname, edited, self.config) as shadow:
                 left = self.remaining(removed, shadow)
                 why = f"{left.code}: {left.message}" if left is not None else ""
                 why = self.difference(shadow, list(chosen), removed) or why

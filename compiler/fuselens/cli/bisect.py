@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..bisecting import answers, straight
-from ..bisecting.search import Fault, Search, Verdict
-from ..bisecting.straight import Lines, NoProgram, Part
+from ..bisecting import straight
+from ..bisecting.bisection import Bisection, Smallest
+from ..bisecting.straight import NoProgram
 from ..checking.isolation import Supervisor
 from ..record import views, wire
 from .compiled import limits, options_of, supervisor
@@ -30,28 +29,23 @@ class _Bisection:
     until: float  # when the time is over, of the monotonic clock
     requests: int = 0
 
+    @property
+    def search(self) -> Bisection:
+        return Bisection(self.ask, self.folder, self.until, self.arguments.slower_than)
+
     def ask(self, method: Any, path: str, names: tuple[str, ...], options: dict[str, Any]) -> wire.Event:
         self.requests += 1
-        given = (
-            options_of(self.arguments)
-            | {"dump": str(self.folder), "gradients": not self.arguments.no_gradients}
-            | options
-        )
+        given = options_of(self.arguments) | {"gradients": not self.arguments.no_gradients} | options
         given["allow_effects"] = self.arguments.allow_effects
         request = wire.Request(self.requests, method, path, None, names, given, limits(self.arguments))
         return self.children.call(request, self.shown.saying(path))
-
-    def probe(self, program: Path, part: Part | None, until: str = "") -> Verdict:
-        options = answers.probe_options(part, until, self.arguments.slower_than)
-        return answers.verdict_of(self.ask("probe", str(program), (), options))
 
     # --- functions, and their graphs ---
 
     def function(self, target: Target) -> bool:
         """Whether something of a function is wrong."""
-        found = self.ask("graphs", str(target.path), (target.function,), {})
+        written = self.search.graphs(str(target.path), target.function)
         say(f"{target.path}::{target.function}")
-        written: dict[str, Any] = json.loads(found.text) if found.text else {"raised": answers.verdict_of(found).what}
         if why := written["raised"]:
             raise UsageError(f"{target.path}::{target.function} cannot be run eagerly, or captured: {why}")
         programs: list[dict[str, Any]] = written["programs"]
@@ -59,11 +53,13 @@ class _Bisection:
         if written["differs"]:
             say(f"  capture: {count}, run operator by operator, and the code between them differ from eager:")
             say(f"    {written['differs']}")
+            if span := written["span"]:
+                say(f"    first in line {span['line']}: {written['how']}")
             for line in written["breaks"]:
                 say(f"    graph break at {line}")
         else:
             say(f"  capture: {count}, run operator by operator, give eager's values")
-        wrong = [self.graph(found) for found in programs]
+        wrong = [self.graph(found, tuple(written["rewrites"])) for found in programs]
         return bool(written["differs"]) or any(wrong) or self._whole(target)
 
     def _whole(self, target: Target) -> bool:
@@ -82,51 +78,39 @@ class _Bisection:
             say(f"  no graph alone, but the whole function is slow: {times}")
         return slow
 
-    def graph(self, told: dict[str, Any]) -> bool:
+    def graph(self, told: dict[str, Any], rewrites: tuple[str, ...]) -> bool:
         line = f", line {told['line']}" if told["line"] else ""
         operations = f"{told['operations']} operation{'s' * (told['operations'] != 1)}"
         name = f"graph {told['graph']} ({told['frame']}{line}, {operations})"
         if told["why"]:
             say(f"  {name}: not looked at: {told['why']}")
             return False
-        return self.program(Path(told["path"]), name)
+        return self.program(Path(told["path"]), name, rewrites)
 
-    def program(self, path: Path, name: str) -> bool:
+    def program(self, path: Path, name: str, rewrites: tuple[str, ...]) -> bool:
         """Whether a graph's program shows that something is wrong; what, and the smallest part that does, is said."""
         try:
-            lines = straight.read(views.read_text(str(path)) or "")
+            whole = self.search.whole(path)
         except NoProgram as error:
             say(f"  {name}: not looked at: {error}")
             return False
-        whole = self.probe(path, None)
-        say(f"  {name}: {_told(whole)}")
-        if not whole.fails:
-            return False
-        started = time.monotonic()
-        search = Search(lines, lambda part, until: self.probe(path, part, until), whole.kind, self._over)
-        from ..pipeline import REWRITES
+        say(f"  {name}: {whole.text}")
+        if whole.fails:
+            self._report(self.search.smallest(path, whole, rewrites))
+        return whole.fails
 
-        part = search.smallest()
-        fault = search.fault(part, REWRITES)
-        self._report(path, lines, part, fault, search, time.monotonic() - started)
-        return True
-
-    def _over(self) -> bool:
-        return time.monotonic() > self.until
-
-    def _report(self, path: Path, lines: Lines, part: Part, fault: Fault, search: Search, seconds: float) -> None:
-        verdict = search.verdict(part)
-        of = f"{len(part.kept)} of {len(lines.statements)} operation{'s' * (len(lines.statements) != 1)}"
-        end = "; the time was over" if self._over() else ""
-        say(f"    smallest part that does: {of} ({search.probes} probes, {seconds:.0f} s{end}): {_told(verdict)}")
-        for line in lines.text(part).splitlines()[1:]:
-            say(f"      {line.strip()}")
-        say(f"    first wrong after {fault.text}")
-        place = self.folder / f"{path.stem}_minimal.py"
-        about = f"The smallest part of {path.name} that fails: {_told(verdict)}.\n\nFirst wrong after {fault.text}.\n"
-        options = answers.probe_options(part, "", None, str(place), about.replace("\\", "/"))
-        if self.ask("probe", str(path), (), options).text == "{}":
-            say(f"    written as {_short(place)}")
+    def _report(self, found: Smallest) -> None:
+        statements = len(found.lines.statements)
+        of = f"{len(found.part.kept)} of {statements} operation{'s' * (statements != 1)}"
+        end = "" if found.in_time else "; the time was over"
+        say(
+            f"    smallest part that does: {of} ({found.probes} probes, {found.seconds:.0f} s{end}): {found.verdict.text}"
+        )
+        for line in found.statements:
+            say(f"      {line}")
+        say(f"    first wrong after {found.fault.text}")
+        if found.program is not None:
+            say(f"    written as {_short(found.program)}")
 
 
 def _short(path: Path) -> str:
@@ -134,11 +118,6 @@ def _short(path: Path) -> str:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
         return str(path)
-
-
-def _told(verdict: Verdict) -> str:
-    where = f" ({verdict.where})" if verdict.where else ""
-    return f"{verdict.kind}{where}{': ' if verdict.what else ''}{verdict.what}"
 
 
 def bisect(arguments: argparse.Namespace) -> int:
@@ -152,7 +131,9 @@ def bisect(arguments: argparse.Namespace) -> int:
     with progress(len(chosen) + len(programs)) as shown, supervisor(arguments, shown) as children:
         until = time.monotonic() + (arguments.seconds or float("inf"))
         bisection = _Bisection(arguments, children, shown, folder.absolute(), until)
-        wrong = [bisection.program(path.absolute(), path.name) for path in programs]
+        from ..pipeline import REWRITES
+
+        wrong = [bisection.program(path.absolute(), path.name, REWRITES) for path in programs]
         for target in chosen:
             bisection.folder = folder.absolute() / target.function if len(chosen) > 1 else folder.absolute()
             wrong.append(bisection.function(target))

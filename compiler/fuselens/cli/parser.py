@@ -87,7 +87,7 @@ def parser() -> argparse.ArgumentParser:
     )
     _explain(command("explain", checks.explain, "print the whole report of one function or file"))
     _effects(command("run", runs.run, "run a function compiled and eagerly, compare and time both"))
-    _effects(command("verify", runs.verify, "compare a function with eager on many inputs"))
+    _verify(command("verify", runs.verify, "prove that a function gives eager's values, on many kinds of calls"))
     bench = command("bench", runs.bench, "time a function in each mode beside eager, in processes of their own")
     bench.add_argument(
         "--modes", default="", help="default, reduce-overhead, max-autotune, …; by default the one that is annotated"
@@ -124,6 +124,16 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, **how: Any) -> None:
         super().__init__(**how, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def _verify(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--format", choices=("text", "json"), default="text", help="text for readers; json: all that was tried"
+    )
+    command.add_argument(
+        "--output", type=Path, metavar="DIR", help="where minimal programs go (default: fuselens_verify)"
+    )
+    _effects(command)
 
 
 def _check(command: argparse.ArgumentParser) -> None:

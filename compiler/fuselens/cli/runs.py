@@ -5,16 +5,24 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..bisecting.bisection import Bisection
+from ..bisecting.faults import Faults
 from ..checking.isolation import Supervisor
-from ..record import views, wire
-from ..record.report import RunResult
+from ..record import plain, views, wire
+from ..record.printed import proved
+from ..record.report import Proof, RunResult, Span
+from ..source import discovery
+from ..system import console
 from .compiled import limits, options_of, supervisor
 from .progress import Progress, progress, say
 from .targets import Target, UsageError, named
+
+_BISECTING = 4  # times what a function may take
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -49,35 +57,39 @@ def _asked(
 
 
 def verify(arguments: argparse.Namespace) -> int:
-    """Status 1 where a function differs from eager on any of the inputs, or was not compiled for a reason that is not its own."""
-    chosen, wrong = _named(arguments.target), False
+    """Status 1 where a function differs from eager on any kind of call, or was not compiled for a reason that is not its own."""
+    chosen = _named(arguments.target)
+    folder = arguments.output or Path("fuselens_verify")
     with progress(len(chosen)) as shown, supervisor(arguments, shown) as children:
         events = list(_asked("verify", chosen, arguments, children, shown))
-    for target, event in zip(chosen, events, strict=True):
-        say(f"{target.path}::{target.function}")
-        if not event.text:
-            found = event.file.diagnostics if event.file else []
-            say("\n".join(views.diagnostic_text(d, full=True) for d in found) or "  not verified")
-            wrong = True
-            continue
-        told = json.loads(event.text)
-        rows = told["inputs"]
-        agreed = sum(row["agrees"] for row in rows)
-        left = f" ({told['left']} more: there was no time, see --timeout)" if told["left"] else ""
-        say(f"  {agreed} of {len(rows)} kinds of inputs{left}: {_shortest(rows)}")
-        for row in rows:
-            if not row["agrees"]:
-                say(f"  DIFFERS on {row['inputs']}: {row['detail']}")
-        if told["uncompiled"]:
-            say(f"  {'not compiled in whole' if told['compiled'] else 'not compiled'}: {told['uncompiled']}")
-        wrong |= agreed < len(rows) or bool(told["uncompiled"])
-    return int(wrong)
+        proofs = [_explained(t, e, arguments, children, shown, folder) for t, e in zip(chosen, events, strict=True)]
+    if arguments.format == "json":
+        console.say(json.dumps([plain.to_plain(proof) for proof in proofs], indent=2))
+    else:
+        for target, proof in zip(chosen, proofs, strict=True):
+            say(f"{target.path}::{target.function}")
+            say("\n".join(f"  {line}" for line in proved.lines(proof)))
+            if proof.fault is not None:
+                say(views.diagnostic_text(proof.fault, full=True))
+    return int(any(not p.agrees or p.fault is not None or p.uncompiled for p in proofs))
 
 
-def _shortest(rows: list[dict[str, Any]]) -> str:
-    """What the inputs that agree have been compared by."""
-    agreed = [row["detail"] for row in rows if row["agrees"]]
-    return min(agreed, key=len) if agreed else "none agrees"
+def _explained(
+    target: Target, event: wire.Event, arguments: argparse.Namespace, children: Supervisor, shown: Progress, folder: Path
+) -> Proof:  # fmt: skip
+    """The proof with what is wrong, found by bisection, where something is."""
+
+    def ask(method: Any, path: str, names: tuple[str, ...], options: dict[str, Any]) -> wire.Event:
+        return next(iter(_asked(method, [Target(Path(path), *names[:1])], arguments, children, shown, **options)))
+
+    until = time.monotonic() + arguments.timeout * _BISECTING if arguments.timeout else float("inf")
+    search = Bisection(ask, (folder / target.function).absolute(), until)
+    return Faults(search, str(target.path), target.function, _name_of(target)).explained(event)
+
+
+def _name_of(target: Target) -> Span | None:
+    found = discovery.discover(views.read_text(str(target.path)) or "", str(target.path))
+    return next((a.name_span for a in found if a.qualname == target.function), None)
 
 
 # --- times ------------------------------------------------------------------------------------------------------------

@@ -7,41 +7,20 @@ is about as near to that as eager is.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
-from .compared import TOLERANCE, closeness, plain, unlike
+from .compared import TOLERANCE, Closeness, closeness, plain, unlike
 from .comparison import copied, interleaved, seeds
+from .doubled import Doubled, Exact
 
 _WORSE = 4.0  # times eager's own error (root mean square) that is still rounding
 _UNSTEADY = 0.05  # of the values' size: beyond, eager's error says nothing
-_SINGLE = frozenset({torch.float32, torch.float16, torch.bfloat16})
-_CASTS = {"float": torch.Tensor.double, "half": torch.Tensor.double, "bfloat16": torch.Tensor.double}
 Values = list[tuple[str, Any]]
 Function = Callable[..., Any]
-
-
-class InDouble(TorchFunctionMode):
-    """Inside, what functions are asked to make in a smaller floating dtype, they make in float64."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "")
-        if name in _CASTS and func is getattr(torch.Tensor, name, None):
-            return torch.Tensor.double(args[0])
-        return func(*_doubled(args), **_doubled(kwargs or {}))
-
-
-def _doubled(value: Any) -> Any:
-    if isinstance(value, torch.dtype):
-        return torch.float64 if value in _SINGLE else value
-    if type(value) in (list, tuple):
-        return type(value)(_doubled(v) for v in value)
-    if type(value) is dict:
-        return {k: _doubled(v) for k, v in value.items()}
-    return value
 
 
 def observed(function: Function, given: Sequence[Any], names: Sequence[str], seed: int = 0) -> Values:
@@ -68,31 +47,32 @@ def _called(function: Function, given: list[Any]) -> tuple[list[Any], list[tuple
     return results, list(zip(leaves, gradients, strict=True))
 
 
-def in_double(function: Function, given: Sequence[Any], names: Sequence[str]) -> Values | None:
-    """What the call leaves in float64; None where it cannot be called so."""
-    wide = [
-        v.detach().double().requires_grad_(v.requires_grad) if isinstance(v, torch.Tensor) and v.dtype in _SINGLE else v
-        for v in given
-    ]
-    try:
-        with InDouble():
-            return observed(function, wide, names)
-    except Exception:  # noqa: BLE001 - an operator that has no kernel for float64, a check of a dtype
-        return None
+def in_double(function: Function, given: Sequence[Any], names: Sequence[str]) -> Values:
+    """What the call leaves in float64, where that is known (see :mod:`.doubled`)."""
+    with Doubled() as doubled:
+        found = observed(function, given, names)
+    return [(where, doubled.exactly(value)) for where, value in found]
 
 
 def difference(expected: Values, found: Values, reference: Values | None) -> tuple[str, str] | None:
     """Where two calls first differ, and how; None where they agree."""
-    if len(expected) != len(found):
-        return "results", f"eager leaves {len(expected)} values, compiled {len(found)}"
+    return next(differences(expected, found, reference), None)
+
+
+def differences(expected: Values, found: Values, reference: Values | None) -> Iterator[tuple[str, str]]:
+    """Each value in which two calls differ: where, and how. ``reference`` is what float64 gives; without it, signs of zeros are
+    not compared."""
+    if [where for where, _ in expected] != [where for where, _ in found]:
+        yield "results", f"eager leaves {len(expected)} values, compiled {len(found)}"
+        return
     exact = dict(reference or ())
     for (where, e), (_, f) in zip(expected, found, strict=True):
-        if how := _differ(e, f, exact.get(where)):
-            return where, how
-    return None
+        if how := differ(e, f, exact.get(where)):
+            yield where, how
 
 
-def _differ(expected: Any, found: Any, exact: Any) -> str:
+def differ(expected: Any, found: Any, exact: Any) -> str:
+    """How two values differ, in words; "" where they agree."""
     if not isinstance(expected, torch.Tensor) or not isinstance(found, torch.Tensor):
         same = type(expected) is type(found) and (expected == found or expected != expected)
         return "" if same else f"eager gives {expected!r}, compiled {found!r}"
@@ -100,24 +80,59 @@ def _differ(expected: Any, found: Any, exact: Any) -> str:
     if why := unlike(e, f):
         return why
     near = closeness(e, f)
-    if near.first is None or _as_exact(e, f, exact):
+    if near.first is None and isinstance(exact, Exact):
+        near = _closely(e, f)
+    if near.first is None:
+        return _other_zeros(e, f, exact)
+    return "" if _as_exact(e, f, exact) else near.text(e.numel())
+
+
+def _closely(expected: torch.Tensor, found: torch.Tensor) -> Closeness:
+    """Where all values are small, what they may differ by is small as well."""
+    finite = expected[torch.isfinite(expected)].double().abs() if expected.is_floating_point() else expected[:0]
+    size = float(finite.max()) if finite.numel() else 0.0
+    if not 0.0 < size < 1.0:
+        return Closeness()
+    near = closeness((expected.double() / size).float(), (found.double() / size).float())
+    if near.first is None or expected.dtype is not torch.float32:
+        return Closeness()
+    return replace(near, eager=expected[near.first].item(), compiled=found[near.first].item())
+
+
+def _other_zeros(expected: torch.Tensor, found: torch.Tensor, exact: Any) -> str:
+    """Zeros with another sign, where float64 agrees with eager that it is a zero of that sign."""
+    if not isinstance(exact, Exact) or not exact.signed or not expected.is_floating_point():
         return ""
-    return near.text(e.numel())
+    exact = exact.value
+    zeros = (expected == 0) & (found == 0) & (exact == 0) & (torch.signbit(exact) == torch.signbit(expected))
+    other = zeros & (torch.signbit(found) != torch.signbit(expected))
+    if not bool(other.any()):
+        return ""
+    at = tuple(other.nonzero()[0].tolist())
+    count = f"{int(other.sum())} of {expected.numel()} zeros have another sign"
+    return f"{count}, first at {at}: eager {expected[at].item()}, compiled {found[at].item()}"
 
 
 def _as_exact(expected: torch.Tensor, found: torch.Tensor, exact: Any) -> bool:
     """Whether what is found is as near to the exact values as eager's are."""
-    if not isinstance(exact, torch.Tensor) or exact.shape != expected.shape or expected.dtype not in TOLERANCE:
+    if not isinstance(exact, Exact) or expected.dtype not in TOLERANCE or not expected.is_floating_point():
         return False
-    if expected.is_complex() or not expected.is_floating_point():
+    right, e, f = exact.value, expected.double(), found.double()
+    # Eager may overflow on the way, and a library's function may have no answer for an infinity where float64 has one.
+    overflown = ~torch.isfinite(e) & torch.isfinite(right)
+    if bool((_other_kinds(e, f) & _other_kinds(right, f) & ~overflown).any()):
         return False
-    right = plain(exact.detach()).double()
-    e, f = expected.double(), found.double()
-    if bool((torch.isfinite(e) != torch.isfinite(f)).any()):
-        return False
-    finite = torch.isfinite(right) & torch.isfinite(e)
+    finite = torch.isfinite(right) & torch.isfinite(e) & torch.isfinite(f)
+    if not bool(finite.any()):
+        return True
     size, own, other = (float(v[finite].square().mean().sqrt()) for v in (right, e - right, f - right))
-    return own <= _UNSTEADY * size and other <= _WORSE * own
+    return other <= own or (own <= _UNSTEADY * size and other <= _WORSE * own)
+
+
+def _other_kinds(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Where one is a number, an infinity of a sign or no number, and the other is something else of these."""
+    finite = torch.isfinite(one) & torch.isfinite(other)
+    return ~(finite | (one == other) | (torch.isnan(one) & torch.isnan(other)))
 
 
 def seconds(eager: Function, compiled: Function, given: Sequence[Any]) -> tuple[float, float]:

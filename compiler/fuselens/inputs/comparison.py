@@ -313,8 +313,8 @@ def copied(value: Any, gradients: bool) -> Any:
     """The inputs with tensors cloned; floating leaves require grad when gradients are compared."""
     if isinstance(value, torch.Tensor):
         clone = value.detach().clone(memory_format=torch.preserve_format)
-        if clone.stride() != value.stride() and not _overlaps(value):
-            clone = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+        if (clone.stride() != value.stride() or _is_shifted(value)) and not _overlaps(value):
+            clone = _like(value)
             clone.copy_(value.detach())
         floating = clone.is_floating_point() or clone.is_complex()
         return clone.requires_grad_(value.requires_grad or gradients) if floating else clone
@@ -323,6 +323,22 @@ def copied(value: Any, gradients: bool) -> Any:
     if type(value) is dict:
         return {k: copied(v, gradients) for k, v in value.items()}
     return value
+
+
+_ALIGNED = 64  # bytes: where memory that torch gives begins
+
+
+def _is_shifted(tensor: torch.Tensor) -> bool:
+    plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_meta
+    return plain and tensor.storage_offset() * tensor.itemsize % _ALIGNED != 0
+
+
+def _like(tensor: torch.Tensor) -> torch.Tensor:
+    """New memory for a tensor of the same strides, which begins as far from an aligned place."""
+    offset = tensor.storage_offset() % _ALIGNED if _is_shifted(tensor) else 0
+    extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
+    memory = torch.empty(offset + extent, dtype=tensor.dtype, device=tensor.device)
+    return memory.set_(memory.untyped_storage(), offset, tensor.shape, tensor.stride())
 
 
 def _overlaps(tensor: torch.Tensor) -> bool:

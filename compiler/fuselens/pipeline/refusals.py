@@ -25,6 +25,7 @@ from .recorder import Run
 
 if TYPE_CHECKING:
     from ..capture.frame.captured import Captured
+    from ..inputs.line_values import LineValues
     from ..inputs.node_values import NodeValues
 
 T = TypeVar("T")
@@ -181,7 +182,9 @@ def as_captured(module: fx.GraphModule) -> Call:
     return run
 
 
-def watched(module: fx.GraphModule, graph: report.Graph, values: NodeValues) -> Callable[[tuple[Any, ...]], Any]:
+def watched(
+    module: fx.GraphModule, graph: report.Graph, values: NodeValues | LineValues
+) -> Callable[[tuple[Any, ...]], Any]:
     """The same, and ``values`` hears what each node gives."""
 
     class Watched(fx.Interpreter):

@@ -1,8 +1,8 @@
 """The table of diagnostic codes. One entry per code: title, message and explanation templates, hints, severity.
 
 ``FL1xx`` capture and breaks · ``FL2xx`` guards, specialisation, recompiles · ``FL3xx`` autograd · ``FL4xx`` lowering,
-fusion, fallbacks, performance · ``FL5xx`` CUDA graphs · ``FL6xx`` kernels of
-the project · ``FL9xx`` environment, worker.
+fusion, fallbacks, performance · ``FL5xx`` CUDA graphs · ``FL6xx`` numerics, kernels
+of the project · ``FL9xx`` environment, worker.
 Standard library only: the language server imports it.
 """
 
@@ -439,6 +439,50 @@ TABLE: dict[str, Entry] = {
             "The first recorded calls are timed on the GPU, and compared with calls that are not recorded. Where few kernels are "
             "launched, or much is copied to where the recording reads it, recorded calls may take longer; then they are not used.",
             severity="information",
+        ),
+        # --- FL6xx: numerics -----------------------------------------------------------------------------------
+        _e(
+            "FL601",
+            "differs from eager",
+            "`{what}`, compiled, differs from eager first in this line: {how} (on {on})",
+            "Made by {made}.{program} The function was called compiled, eagerly and in float64, on its example inputs and on others. "
+            "This is the first line whose value is wrong.",
+            "Report it with the minimal program: the compiler is wrong, not your code.",
+            "Until it is mended, @fuselens.disable keeps a function that you call from being compiled.",
+            severity="error",
+        ),
+        _e(
+            "FL602",
+            "guard is missing",
+            "`{what}`, called with {on}, runs what was compiled for {before}: a guard is missing; this line differs first: {how}",
+            "Alone, the call gives eager's values. After the other call it does not, because nothing tells the two apart.",
+            "Report it: the compiler is wrong, not your code.",
+            "Until it is mended, call the function with one kind of inputs only.",
+            severity="error",
+        ),
+        _e(
+            "FL603",
+            "changes from call to call",
+            "`{what}`, compiled, gives another value in some calls with the same inputs, eager does not: {how} (on {on})",
+            "Made by {made}.{program} Threads that meet in the same memory do this, and memory that is used again too early.",
+            "Report it with the minimal program: the compiler is wrong, not your code.",
+            severity="error",
+        ),
+        _e(
+            "FL604",
+            "cache entry is wrong",
+            "`{what}` differs from eager, but not without the cache: an entry of it is wrong: {how} (on {on})",
+            "Compiled anew, in a cache of its own, the function gives eager's values.",
+            "fuselens cache clear removes all entries; what is compiled next is right.",
+            severity="error",
+        ),
+        _e(
+            "FL605",
+            "only the compiled call fails",
+            "`{what}`, compiled, fails where eager does not: {how} (on {on})",
+            "Made by {made}.{program} The function was called compiled and eagerly, on its example inputs and on others.",
+            "Report it with the minimal program: the compiler is wrong, not your code.",
+            severity="error",
         ),
         # --- FL6xx: kernels of the project ----------------------------------------------------------------
         _e(

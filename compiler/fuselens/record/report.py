@@ -434,6 +434,7 @@ class Report:
     )
     inputs: Inputs | None = None  # of the call that was compiled; None where there was none
     communication: Communication | None = None  # where ranks were asked for
+    proof: Proof | None = None  # where it was compared with eager since
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -559,6 +560,39 @@ class RunResult:
         if not self.repeatable:
             return "cannot be compared with eager"
         return "agrees with eager" if self.agrees else "DIFFERS from eager"
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One kind of call that a function was compared with eager on. ``error`` is the largest difference from eager, ``exact_error`` and
+    ``eager_error`` are those of both from float64: root mean squares, relative to those of the values; None where nothing is known.
+    ``how`` it does not agree: it "differs", is "unsteady" (differs in some calls), or "raised"."""
+
+    inputs: str
+    agrees: bool
+    detail: str = ""  # the first difference, or what else there is to say
+    error: float | None = None
+    exact_error: float | None = None
+    eager_error: float | None = None
+    how: str = ""
+    raises: bool = False  # both do
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A function compared with eager and float64 on many kinds of calls. ``left`` is how many there was no time for; ``uncompiled``
+    says what runs eagerly, and why; ``fault`` is what is wrong, in which line."""
+
+    function: str
+    tried: tuple[Tried, ...] = ()
+    left: int = 0
+    uncompiled: str = ""
+    compiled: bool = True
+    fault: Diagnostic | None = None
+
+    @property
+    def agrees(self) -> bool:
+        return all(tried.agrees for tried in self.tried)
 
 
 @dataclass(slots=True)

@@ -35,10 +35,11 @@ class Request:
     ``run`` executes one of them compiled and eagerly; ``values`` runs one's graphs as they were captured and tells what
     each node computes; ``warm`` fills the cache for a program's own calls of them (its result is a file report of what
     could not be built); ``fix`` tries the fixes of one's ``findings`` out (its result is a report with all of those as
-    ``breaks``); ``verify`` compares one with eager on many inputs; ``graphs`` writes the graphs of one's call as programs into
-    the folder ``dump`` of the options, and ``probe`` compares a part of such a program, named in the options, with eager (see
-    :mod:`fuselens.bisecting`); ``kernel`` verifies or measures edited kernels of one
-    (:mod:`fuselens.pins.trying`); ``cancel`` kills the child of request ``target``."""
+    ``breaks``); ``verify`` compares one with eager and float64 on many kinds of calls, or on the ``kinds`` of the
+    options; ``graphs`` writes the graphs of one's call as programs into the folder ``dump`` of the options (of the last of the
+    ``kinds``, after the others), and ``probe`` compares a part of such a program, named in the options, with eager (see
+    :mod:`fuselens.bisecting`); ``kernel`` verifies or measures edited kernels of one (:mod:`fuselens.pins.trying`);
+    ``cancel`` kills the child of request ``target``."""
 
     id: int
     method: Method

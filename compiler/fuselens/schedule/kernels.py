@@ -314,8 +314,9 @@ class _Builder:
         return names[item.value]
 
     def _remember_unrounded(self, scope: Scope, item: Item, names: Mapping[str, str]) -> None:
-        """What is stored as well is rounded for all: a backward that reads it must find what the forward computed with."""
-        if not item.rounds and item.storage not in self.plan.stored:
+        """What is stored as well is rounded for all: a backward that reads it must find what the forward computed with, and a later
+        phase what the one before it has folded."""
+        if not item.rounds and item.storage not in self.plan.stored and item.storage not in self.kept:
             remember_unrounded(scope, item.loop.body, item.value, names)
 
     def _resolve(self, scope: Scope, storage: str, index: Expr, op: Op) -> str:

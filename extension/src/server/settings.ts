@@ -16,6 +16,7 @@ export interface ServerSettings {
   warmFiles: boolean;
   pins: boolean;
   tryFixes: boolean;
+  proveSeconds: number;
 }
 
 /** The server's name of each setting, ours after `fuselens.`, and what holds where nothing is set. */
@@ -26,10 +27,11 @@ export const SETTINGS = [
   { name: "execution", key: "execution", fallback: "slice" },
   { name: "mesh", key: "mesh", fallback: "" },
   { name: "codeLens", key: "codeLens.enabled", fallback: true },
-  { name: "codeLensShow", key: "codeLens.show", fallback: ["run", "graphs", "kernels", "code", "ir", "debug", "inlined", "lastRun"] },
+  { name: "codeLensShow", key: "codeLens.show", fallback: ["run", "graphs", "kernels", "code", "ir", "debug", "inlined", "proof", "lastRun"] },
   { name: "inlayHints", key: "inlayHints.enabled", fallback: true },
   { name: "live", key: "live", fallback: false },
   { name: "warmFiles", key: "warmFiles", fallback: true },
   { name: "pins", key: "pins", fallback: true },
   { name: "tryFixes", key: "tryFixes", fallback: true },
+  { name: "proveSeconds", key: "proveSeconds", fallback: 60 },
 ] as const;

@@ -25,6 +25,7 @@ LENSES = {
     "ir": "All stages of the compilation.",
     "debug": "Step through the function.",
     "inlined": "Above a function that others call: where it was compiled.",
+    "proof": "Whether the function gives eager's values, on which kinds of calls.",
     "lastRun": "Calls, recompiles and times of your own last run.",
 }
 
@@ -51,6 +52,7 @@ class Settings:
     pins: bool = True  # kernels of the project are used in the place of ours
     try_fixes: bool = True  # compile each fix in the background, and compare with eager
     warm_files: bool = True  # build in the background what the user's own run of a file will need
+    prove_seconds: float = 60.0  # that a proof of one function may take; 0: none is made
     concurrent_checks: int = field(default_factory=lambda: max(2, min(4, os.cpu_count() or 2)))
 
     @property
@@ -216,6 +218,12 @@ DECLARED = (
         "fixes are told from templates.",
         editor="tryFixes",
     ),
+    Declared(
+        "prove_seconds", "proveSeconds", (int, float),
+        "When there is nothing else to do, compare each function with eager PyTorch and with float64, on its inputs and on others, for so "
+        "many seconds. 0: never.",
+        minimum=0, editor="proveSeconds",
+    ),
     Declared("concurrent_checks", "concurrentChecks", (int,), "Files that are checked at once: 2 to 4."),
 )  # fmt: skip
 _BY_NAME = {declared.name: declared for declared in DECLARED}
@@ -247,7 +255,11 @@ def read(values: Any, base: Settings | None = None) -> tuple[Settings, list[str]
             problems.append(_refused(declared, value, TARGETS, base))
         elif attribute == "mesh" and not _is_mesh(str(value)):
             problems.append(_refused(declared, value, "names and sizes, such as data=8,tensor=8", base))
-        elif isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
+        elif (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and value < (declared.minimum if declared.minimum is not None else 1)
+        ):
             problems.append(_refused(declared, value, "more than 0", base))
         else:
             changes[attribute] = _PLAINLY.get(attribute, lambda given: given)(value)
@@ -286,6 +298,10 @@ def _unknown(declared: Declared, value: Any) -> list[Any]:
     """What is none of the setting's choices."""
     given = value if isinstance(value, list | tuple) else [value]
     return [part for part in given if part not in list(declared.choices)] if declared.choices else []
+
+
+def _is_too_small(declared: Declared, value: float) -> bool:
+    return value < 0 or (value == 0 and declared.minimum != 0)
 
 
 def _is_mesh(value: str) -> bool:

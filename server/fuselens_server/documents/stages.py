@@ -85,7 +85,7 @@ def listings(view: View, qualname: str | None = None) -> list[Listing]:
         prefix = f"{report.function} · " if len(reports) > 1 else ""
         out += [
             _listing(ReportDocument(view.uri, report.function, name, "txt"), prefix + name, name)
-            for name in ("summary", "guards")
+            for name in ("summary", "guards", *(("proof",) if report.proof else ()))
         ]
         for graph in report.graphs:
             for stage in graph.stages:
@@ -104,7 +104,10 @@ def report_content(view: View, document: ReportDocument) -> Content | None:
     if report is None:
         return None
     if document.graph is None:
-        texts = {"summary": lambda: summary.explain(report, view.stale), "guards": lambda: summary.guards(report)}
+        texts = {
+            "summary": lambda: summary.explain(report, view.stale), "guards": lambda: summary.guards(report),
+            "proof": lambda: summary.proof(report),
+        }  # fmt: skip
         make = texts.get(document.name)
         return Content(make(), "plaintext") if make else None
     found = find_stage(view, document)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types as lsp
 
-from fuselens.record.report import Report, Span
+from fuselens.record.printed import proved
+from fuselens.record.report import Proof, Report, Span
 from fuselens.source.discovery import Annotated
 from fuselens_server.client.messages import SERVER_ACTIONS, Actions
 from fuselens_server.client.settings import LENSES
@@ -112,6 +113,8 @@ def _of_report(view: View, function: Annotated, report: Report, actions: Actions
     if report.graphs or not (report.diagnostics or report.refused):
         title = " · ".join(filter(None, ("▶ Run", _kept_run(view, function, report))))
         yield _Lens("run", lsp.Command(title, actions.run_function, tooltip=_ALLOWED, arguments=arguments))
+    if report.proof is not None:
+        yield _Lens("proof", _proof(view, report, report.proof, actions, arguments))
     yield _Lens("graphs", _graphs(view, report, actions, arguments))
     if report.kernels:
         title = " · ".join(filter(None, (summary.count(len(report.kernels), "kernel"), summary.demand(report))))
@@ -124,6 +127,23 @@ def _of_report(view: View, function: Annotated, report: Report, actions: Actions
         yield _Lens("ir", lsp.Command("IR", actions.open_document, tooltip=_STAGES, arguments=arguments))
         if actions.debug:
             yield _Lens("debug", lsp.Command("debug", actions.debug, tooltip=_DEBUG, arguments=arguments))
+
+
+def _proof(view: View, report: Report, proof: Proof, actions: Actions, arguments: list[str]) -> lsp.Command:
+    """``✓ equals eager (1.2e-07; float64 agrees)``, which leads to what was tried; or to the line that differs."""
+    stale = " · stale" if view.stale else ""
+    tooltip = "\n".join(proved.lines(proof))
+    place = (
+        user_location(view, view.compiled, proof.fault.span, nearest=True) if proof.fault and proof.fault.span else None
+    )
+    if place is not None:
+        start = place.range.start
+        shown = [place.uri, start.line, start.character]
+        return lsp.Command(proved.headline(proof) + stale, actions.show_place, tooltip=tooltip, arguments=shown)
+    address = str(ReportDocument(view.owner(report), report.function, "proof", "txt"))
+    return lsp.Command(
+        proved.headline(proof) + stale, actions.open_document, tooltip=tooltip, arguments=[*arguments, address]
+    )
 
 
 def _graphs(view: View, report: Report, actions: Actions, arguments: list[str]) -> lsp.Command:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from fuselens.record import live_memory
 from fuselens.record.diagnostics import TABLE
 from fuselens.record.fusion_sentences import why_apart
+from fuselens.record.printed import proved
 from fuselens.record.report import Diagnostic, Graph, Kernel, Report, RunResult, Timing
 
 BACKENDS = {"cpp": "C++", "triton": "Triton", "user_triton": "your Triton"}
@@ -175,6 +176,17 @@ def guards(report: Report) -> str:
         out += ["", f"# {root}", *lines]
     if report.symbols:
         out += ["", "# symbols", *(_symbol(s.name, s.source, s.hint, s.lower, s.upper) for s in report.symbols)]
+    return "\n".join(out) + "\n"
+
+
+def proof(report: Report) -> str:
+    """The proof document: what was tried, and what came of it."""
+    found = report.proof
+    if found is None:
+        return f"{report.function} is not proved yet.\n"
+    out = [f"{report.function}, compiled, compared with eager and with float64", "", *proved.lines(found)]
+    out += ["", *_finding(found.fault)] if found.fault is not None else []
+    out += ["", f"Repeat it: fuselens verify {report.file}::{report.function}"]
     return "\n".join(out) + "\n"
 
 

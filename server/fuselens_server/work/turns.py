@@ -18,6 +18,7 @@ class Urgency(enum.IntEnum):
     FOCUSED = 0  # what the person looks at, or has asked for
     OPEN = 1  # other open files
     BACKGROUND = 2  # what nobody waits for
+    IDLE = 3  # what is done when there is nothing else to do
 
 
 @dataclass(slots=True, eq=False)

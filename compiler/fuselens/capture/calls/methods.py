@@ -377,6 +377,25 @@ def _storage_offset(m: Machine, tensor: TensorValue, args: list[Value], kwargs: 
     return m.tracer.call("call_method", "storage_offset", (tensor,), {}, "Tensor.storage_offset")
 
 
+def _fill_diagonal(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """``tensor.fill_diagonal_(value)``: ATen takes the diagonal by where memory begins, which graphs do not know of inputs."""
+    shape = tensor.fake.shape
+    values = [*args[:1], *(v for k, v in kwargs.items() if k == "fill_value")]
+    wraps = m.truth(kwargs.get("wrap", args[1] if len(args) > 1 else Constant(False)))
+    if m.tracer.graphs.owns_storage(tensor) or len(shape) < 2 or len(values) != 1 or len(args) > 2:
+        return None
+    if len(shape) > 2 and any(size != shape[0] for size in shape):
+        return None
+    if wraps is not False:
+        raise Break("FL104", what="Tensor.fill_diagonal_", why="the diagonal of an input wraps around")
+    diagonal: Value = tensor
+    for _ in shape[1:]:
+        steps = (diagonal, Constant(0), Constant(0), Constant(1))
+        diagonal = m.tracer.call("call_method", "diagonal", steps, {}, "Tensor.diagonal")
+    m.tracer.call("call_method", "fill_", (diagonal, values[0]), {}, "Tensor.fill_")
+    return tensor
+
+
 def _requires_grad(m: Machine, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """``tensor.requires_grad_(wanted)``: leaves come and go where the graph runs operator by operator only."""
     wanted = m.truth(kwargs.get("requires_grad", args[0] if args else Constant(True)))
@@ -404,6 +423,7 @@ _TENSOR_RULES: dict[str, Callable[[Machine, TensorValue, list[Value], dict[str, 
     "numpy": numpy_calls.array_of,
     "new_tensor": numpy_calls.new_tensor,
     "requires_grad_": _requires_grad,
+    "fill_diagonal_": _fill_diagonal,
 }
 
 

@@ -102,7 +102,9 @@ class Graphs:
         nodes = list(self.scopes[0].graph.nodes)
         norms = (n for n in nodes if getattr(n.target, "__name__", "") == "batch_norm" and _trains(n))
         # what these write to, fake tensors do not count; parameters they only read
-        running = {a for n in norms for a in n.all_input_nodes[1:] if not a.meta["val"].requires_grad}
+        running = {
+            a for n in norms for a in n.all_input_nodes[1:] if not getattr(a.meta["val"], "requires_grad", False)
+        }
         placeholders = (n for n in nodes if n.op == "placeholder")
         return [
             i for i, n in enumerate(placeholders)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_BYTES = 64  # of each zone
+ZONE = 64  # bytes of each zone
 _PATTERN = 0xFF  # floating numbers of it are NaN, integers -1
 
 
@@ -19,37 +19,33 @@ class Guarded:
 
     values: Tensor
     memory: Tensor  # as bytes
+    zone: int = ZONE
 
     @classmethod
-    def of(cls, tensor: Tensor) -> Guarded:
+    def of(cls, tensor: Tensor, zone: int = ZONE) -> Guarded:
         shape, strides = tensor.shape, tensor.stride()
         extent = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if tensor.numel() else 0
         size = tensor.element_size()
-        memory = torch.full((_rounded(extent * size) + 2 * _BYTES,), _PATTERN, dtype=torch.uint8)
+        memory = torch.full((_rounded(extent * size) + 2 * zone,), _PATTERN, dtype=torch.uint8)
         values = torch.empty(0, dtype=tensor.dtype)  # no view: graphs may write to it
-        values.set_(memory.untyped_storage(), _BYTES // size, shape, strides)
+        values.set_(memory.untyped_storage(), zone // size, shape, strides)
         values.copy_(tensor.detach())
-        return cls(values, memory)
+        return cls(values, memory, zone)
 
     def damage(self, after: Tensor | None = None) -> str:
         """``before`` or ``behind`` where a zone was written to, of ``after`` where that is what came of it; else ""."""
         memory = self.memory if after is None else torch.empty(0, dtype=torch.uint8).set_(after.untyped_storage())
-        end = (
-            _BYTES + sum((n - 1) * s for n, s in zip(self.values.shape, self.values.stride(), strict=True)) * self._size
-        )
-        end += self._size if self.values.numel() else 0
-        for where, zone in (("before", memory[:_BYTES]), ("behind", memory[max(end, _BYTES) :])):
-            if bool((zone != _PATTERN).any()):
+        extents = zip(self.values.shape, self.values.stride(), strict=True)
+        elements = 1 + sum((n - 1) * stride for n, stride in extents) if self.values.numel() else 0
+        end = self.zone + elements * self.values.element_size()
+        for where, found in (("before", memory[: self.zone]), ("behind", memory[end:])):
+            if bool((found != _PATTERN).any()):
                 return where
         return ""
 
-    @property
-    def _size(self) -> int:
-        return self.values.element_size()
-
 
 def _rounded(count: int) -> int:
-    return -(-count // _BYTES) * _BYTES
+    return -(-count // ZONE) * ZONE
 
 
 class _Copy(torch.autograd.Function):

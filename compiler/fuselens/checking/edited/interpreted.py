@@ -13,6 +13,8 @@ from .guards import Guarded
 
 _SECONDS = 3600  # for one kernel; whoever supervises the check ends it before
 
+_ZONE = 1 << 16  # bytes around memory: a store without a mask writes what is left of a block
+
 
 class OutOfBounds(Exception):
     """A kernel wrote to memory that is not its own."""
@@ -28,7 +30,7 @@ def call_of(graph: Graph, source: Source) -> Callable[[tuple[Any, ...]], tuple[A
         programs = info.launch["grid"]
         if not isinstance(programs, int):
             programs = int(programs.subs({symbol(name): size for name, size in memory.sizes.items()}))
-        guarded = {a: Guarded.of(memory.storage(a)) for a in info.arguments[: info.pointers]}
+        guarded = {a: Guarded.of(memory.storage(a), _ZONE) for a in info.arguments[: info.pointers]}
         sizes = {s: memory.sizes[s] for s in info.sizes}
         (after,) = interpret(
             [Job(source, node.name, {a: g.values for a, g in guarded.items()}, sizes, programs)], _SECONDS

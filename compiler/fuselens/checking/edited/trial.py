@@ -13,7 +13,7 @@ from ... import api
 from ...inputs.comparison import copied
 from ...pins.records import Unit
 from ...pipeline import Recorder
-from .. import trial_inputs
+from ...proving import kinds
 from ..check import OpenFunction
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ...ir.loops import Graph
 
 Call = Callable[[tuple[Any, ...]], Any]
-_ODD_SIZES = {-1: "odd sizes", -2: "small sizes"}
+_SIZES = {0: "the example inputs", 4: "other sizes", -1: "odd sizes", -2: "small sizes"}
 
 
 @dataclass(slots=True)
@@ -134,13 +134,12 @@ class Compiled:
 
     def calls(self) -> Iterator[tuple[str, Any, Any]]:
         """How the function is called: as its example says, then with other sizes where its annotations leave them open."""
-        for variant in (0, 4, *_ODD_SIZES):
-            with trial_inputs.seeded():
-                inputs = self.function.inputs(variant)
+        for variant in _SIZES:
+            kinds.seeded()
+            inputs = self.function.inputs(variant)
             if variant and not inputs.dynamic:
                 return
-            name = _ODD_SIZES.get(variant) or trial_inputs.about(variant, inputs.dynamic)
-            yield name, inputs.args, inputs.kwargs
+            yield _SIZES[variant], inputs.args, inputs.kwargs
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Watched]:
         """Calls the function. Returns the graphs that called the unit, or would in their backward."""

@@ -19,29 +19,15 @@ from ...ir.contracts.content import changed as content_changed
 from ...pins import texts
 from ...pins.records import Found, Unit, Verdict, Verified
 from ...pipeline.refusals import eagerly
+from ...proving import kinds
 from ...record.diagnostics import raised
 from ...runtime import program
 from ...runtime.build import find_compiler, host_isa
-from .. import trial_inputs
 from ..check import opened_function
 from . import refusals
 from .guards import GuardedCalls
 from .trial import Compiled, Tried, Watched
 
-_VARIANTS = (
-    1,
-    2,
-    3,
-    6,
-    7,
-    8,
-    13,
-    14,
-    16,
-    22,
-    23,
-    24,
-)  # of ``trial_inputs``: other values, signs, and what is not finite
 Progress = Callable[[str], None]
 
 
@@ -143,14 +129,13 @@ class _Trials:
         random = self._is_random(eager, given)
         if random:
             eager = self._our_own(watched)
-        for variant in (0, *(_VARIANTS if first else ())):
-            kind = name if not variant else trial_inputs.about(variant, None)
+        others = kinds.other_values(tuple(given), {}) if first else ()
+        for number, (kind, values) in enumerate([(name, given), *((k.name, k.args) for k in others)]):
             if time.monotonic() > self.until:
                 self.left += 1
                 continue
             self._say(kind)
-            values = trial_inputs.changed(variant, given) if variant else given
-            with _threads(variant):
+            with _threads(number):
                 self._compare(kind, watched, eager, values, decided_in_double=not random)
 
     def _compare(
@@ -172,8 +157,7 @@ class _Trials:
             raise Damages(f"on {kind}, it writes to {damaged}")
         differs = agreement.difference(expected, found, None)
         if differs is not None and decided_in_double:
-            exact = agreement.in_double(eager, given, names)
-            differs = agreement.difference(expected, found, exact)
+            differs = agreement.difference(expected, found, _in_double(eager, given, names))
         if differs is not None:
             where, how = differs
             raise Differs(f"on {kind}, {where}: {how.replace('compiled', 'yours')}")
@@ -199,6 +183,13 @@ class _Trials:
         return functools.partial(_spread, self._ours.tried.graphs[number].call)
 
 
+def _in_double(eager: Any, given: Sequence[Any], names: Sequence[str]) -> agreement.Values | None:
+    try:
+        return agreement.in_double(eager, given, names)
+    except Exception:  # noqa: BLE001 - an operator that has no kernel for float64, a check of a dtype
+        return None
+
+
 def _spread(call: Any, *given: Any) -> Any:
     return call(given)
 
@@ -208,6 +199,8 @@ def _as_found(kind: str, error: Exception) -> Exception:
 
     if isinstance(error, OutOfBounds):
         return Damages(f"on {kind}, {error}")
+    if "wait status" in str(error):
+        return Damages(f"on {kind}, it crashes Triton's interpreter ({error})")
     if "CUDA error" in str(error):  # after which nothing works any more
         return Damages(f"on {kind}, it crashes: {str(error).splitlines()[0]}")
     return Differs(f"on {kind}, it raises {refusals.last_line(raised(error, 4000))}")
@@ -224,8 +217,8 @@ def _verified(text: str, trials: _Trials, config: Config) -> Verified:
 class _threads:  # noqa: N801 - a context, like ``seeded``
     """Every other kind of inputs runs with another number of threads: kernels share their work out."""
 
-    def __init__(self, variant: int) -> None:
-        self._wanted = 1 if variant % 2 else max(2, torch.get_num_threads())
+    def __init__(self, number: int) -> None:
+        self._wanted = 1 if number % 2 else max(2, torch.get_num_threads())
 
     def __enter__(self) -> None:
         self._before = torch.get_num_threads()

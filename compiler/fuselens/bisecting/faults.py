@@ -1,0 +1,147 @@
+"""From a call that differs to the line, the stage and the kernel that make it differ: one finding for a function.
+
+A graph is asked first, because what is found there is the most exact. Where no graph alone fails, the call is made again in a
+process of its own: what then agrees needed an earlier call (a guard is missing), or a cache (an entry of it is wrong).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..record import plain, wire
+from ..record.diagnostics import make
+from ..record.report import Diagnostic, Proof, Span, Tried
+from .bisection import Bisection, Smallest
+from .search import LATER
+from .straight import NoProgram
+
+_DEATHS = frozenset({"FL905", "FL906", "FL910"})
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """``place`` is where findings are that no line can be named for."""
+
+    search: Bisection
+    path: str
+    function: str
+    place: Span | None
+
+    def explained(self, answer: wire.Event) -> Proof:
+        """The proof that a ``verify`` answers with, and what is wrong where something is."""
+        proof = proof_of(answer.text)
+        if proof is not None:
+            return replace(proof, fault=self.of_proof(proof))
+        found = next(iter(answer.file.diagnostics), None) if answer.file else None
+        if found is None:
+            return Proof(self.function, compiled=False, uncompiled="it was not asked to the end")
+        if found.code in _DEATHS:
+            return Proof(self.function, fault=self.of_crash(found.message))
+        return Proof(self.function, compiled=False, uncompiled=found.message)
+
+    def of_proof(self, proof: Proof) -> Diagnostic | None:
+        """The finding of the first call that differs; None where all agree."""
+        failing = [tried for tried in proof.tried if not tried.agrees]
+        if not failing:
+            return None
+        first = failing[0]
+        written = self.search.graphs(self.path, self.function, (first.inputs,))
+        if found := self._of_graphs(written, first):
+            return found
+        names = [tried.inputs for tried in proof.tried]
+        if found := self._of_guards(names[: names.index(first.inputs)], first):
+            return found
+        again = self._again(first.inputs)
+        if again is None or not again.agrees:
+            uncached = self._again(first.inputs, cache=False)
+            if uncached is not None and uncached.agrees:
+                return self._make("FL604", self.place, first)
+            return self._make("FL601", _span(written.get("span")) or self.place, first)
+        if first.how == "unsteady":
+            return self._make("FL603", self.place, first)
+        return self._make("FL602", self.place, first, before="another call")
+
+    def _of_guards(self, before: Sequence[str], tried: Tried) -> Diagnostic | None:
+        """That the call runs what was compiled for one of those ``before``: captured anew, it does so only after that one."""
+        for earlier in before:
+            written = self.search.graphs(self.path, self.function, (earlier, tried.inputs))
+            if written.get("differs"):
+                told = replace(tried, detail=written["how"] or written["differs"])
+                return self._make("FL602", _span(written.get("span")) or self.place, told, before=earlier)
+        return None
+
+    def of_crash(self, why: str) -> Diagnostic:
+        """The finding of a proof whose process ended."""
+        tried = Tried("the example inputs", False, why, how="raised")
+        written = self.search.graphs(self.path, self.function)
+        return self._of_graphs(written, tried) or self._make("FL605", self.place, tried)
+
+    # --- graphs ----------------------------------------------------------------------------------------------------
+
+    def _of_graphs(self, written: dict[str, Any], tried: Tried) -> Diagnostic | None:
+        if written["raised"]:
+            return None
+        if written["differs"] and written["span"]:
+            told = replace(tried, detail=written["how"])
+            return self._make(
+                "FL601", _span(written["span"]), told, made="capture: the graph itself, run operator by operator"
+            )
+        for told in written["programs"]:
+            if told["why"]:
+                continue
+            program = Path(told["path"])
+            try:
+                whole = self.search.whole(program)
+                if whole.fails:
+                    smallest = self.search.smallest(program, whole, tuple(written["rewrites"]))
+                    return self._of_part(smallest, whole.kernels, told["lines"], tried)
+            except NoProgram:
+                continue
+        return None
+
+    def _of_part(
+        self, found: Smallest, kernels: Sequence[Sequence[str]], lines: dict[str, Any], tried: Tried
+    ) -> Diagnostic:  # fmt: skip
+        named = [name for name in reversed(found.names) if name in lines]
+        span = _span(lines[named[0]]) if named else self.place
+        kernel = next((k for k, *of in kernels if named and named[0] in of), "")
+        raises = found.verdict.kind in ("raised", "crashed")
+        unsteady = found.verdict.where.endswith(LATER)
+        code = "FL605" if raises else "FL603" if unsteady else "FL601"
+        told = replace(tried, detail=found.verdict.what)
+        made = found.fault.text + (f"; kernel {kernel}" if kernel else "")
+        program = str(found.program) if found.program is not None else ""
+        return self._make(code, span, told, made=made, program=program)
+
+    # --- the call, alone -------------------------------------------------------------------------------------------
+
+    def _again(self, kind: str, cache: bool = True) -> Tried | None:
+        """What comes of the call in a process of its own; None where that process ended."""
+        options: dict[str, Any] = {"kinds": [kind]}
+        if not cache:
+            options["cache_dir"] = str(self.search.folder / "cache")
+        event = self.search.asked("verify", self.path, (self.function,), **options)
+        found = proof_of(event.text)
+        return next(iter(found.tried), None) if found else None
+
+    def _make(
+        self, code: str, span: Span | None, tried: Tried, made: str = "", program: str = "", before: str = ""
+    ) -> Diagnostic:  # fmt: skip
+        written = f" The smallest program that shows it: {program}" if program else ""
+        return make(
+            code, span or self.place, what=self.function, how=tried.detail, on=tried.inputs, before=before,
+            made=made or "what is around its graphs", program=written,
+        )  # fmt: skip
+
+
+def proof_of(text: str) -> Proof | None:
+    """The answer to a ``verify``; None of a child that died."""
+    return plain.from_plain(Proof, json.loads(text)) if text else None
+
+
+def _span(value: Any) -> Span | None:
+    return Span(**value) if isinstance(value, dict) else None

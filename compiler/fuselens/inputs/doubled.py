@@ -1,0 +1,185 @@
+"""A call's values in float64, beside those that the call itself computes.
+
+Each operator runs as the program asks, and once more on values that were kept in float64 from the start. Conditions, indices and
+random numbers are those of the call itself, so both are about the same computation.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .. import torch_private
+
+WIDER = {
+    torch.float32: torch.float64, torch.float16: torch.float64, torch.bfloat16: torch.float64, torch.float64: torch.float64,
+    torch.complex64: torch.complex128, torch.complex128: torch.complex128,
+}  # fmt: skip
+MOST_BYTES = 2 << 30  # of memory that is kept alive; beyond it nothing more is known
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_ITEMS = {torch.float64: 8, torch.complex128: 16}
+
+_MOVES = frozenset({
+    "cat", "stack", "index_select", "gather", "clone", "_to_copy", "copy", "copy_", "constant_pad_nd", "flip", "roll", "repeat", "index",
+    "select_scatter", "slice_scatter", "fill_", "zero_", "zeros_like", "empty_like", "new_zeros", "lift_fresh_copy",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """``value`` is in float64. ``signed``: the sign of each zero is certain, because no sum was taken on the way, whose order is open."""
+
+    value: torch.Tensor
+    signed: bool
+
+
+Heard = Callable[[Any, torch.Tensor, torch.Tensor], None]
+"""Is told of an operator, a result of it, and the same in float64."""
+
+
+class Doubled(torch_private.RecordingMode):
+    """Inside, values are kept in float64, too. A value belongs to memory, so views and writes need nothing more.
+
+    ``heard`` is told of each operator's floating results."""
+
+    def __init__(self, heard: Heard | None = None) -> None:
+        super().__init__()
+        self._heard = heard
+        self._wide: dict[tuple[int, torch.dtype], torch.Tensor] = {}  # by storage and dtype: all of its elements
+        self._alive: dict[int, Any] = {}  # storages, so that no other takes their place
+        self._summed: set[int] = set()  # storages of values in which sums are
+        self._bytes = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether there was more than can be kept."""
+        return self._bytes > MOST_BYTES
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.over or not any(map(_is_known, _tensors((args, kwargs)))):
+            return func(*args, **kwargs)
+        written = list(_written(func, args, kwargs))
+        exact = self._wider(args), self._wider(kwargs)
+        storages = {torch_private.storage_key(t) for t in _tensors((args, kwargs)) if _is_plain(t)}
+        result = func(*args, **kwargs)
+        made = [t for t in _tensors(result) if _is_plain(t) and torch_private.storage_key(t) not in storages]
+        if written or any(map(_is_known, made)):
+            if not _keeps_zeros(func) or not self._summed.isdisjoint(storages):
+                self._summed.update(map(torch_private.storage_key, (*made, *written)))
+            self._again(func, exact, result, made, written)
+        return result
+
+    def exactly(self, value: Any) -> Exact | None:
+        """What a tensor is in float64; None where that is not known."""
+        if not _is_known(value) or self._key(value) not in self._wide:
+            return None
+        with torch.no_grad():
+            return Exact(self._wide_of(value).clone(), torch_private.storage_key(value) not in self._summed)
+
+    # --- memory ----------------------------------------------------------------------------------------------------
+
+    def _key(self, tensor: torch.Tensor) -> tuple[int, torch.dtype]:
+        return torch_private.storage_key(tensor), tensor.dtype
+
+    def _wider(self, value: Any) -> Any:
+        """Operands in float64. Dtypes that an operator is asked to compute in are wide, too."""
+        if isinstance(value, torch.dtype):
+            return WIDER.get(value, value)
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(self._wider, value))
+        if isinstance(value, dict):
+            return {k: self._wider(v) for k, v in value.items()}
+        return self._wide_of(value)
+
+    def _wide_of(self, value: Any) -> Any:
+        """The value in float64, as a view of all that its memory has; what has no counterpart stays."""
+        if not isinstance(value, torch.Tensor) or not _is_known(value):
+            return value
+        key = self._key(value)
+        if key not in self._wide:
+            storage = value.untyped_storage()
+            count = storage.nbytes() // value.dtype.itemsize
+            whole = torch.empty(0, dtype=value.dtype, device=value.device).set_(storage, 0, (count,), (1,))
+            self._wide[key] = whole.to(WIDER[value.dtype], copy=True)
+            self._alive[key[0]] = storage
+            self._bytes += storage.nbytes() + count * _ITEMS[WIDER[value.dtype]]
+        return self._wide[key].as_strided(value.shape, value.stride(), value.storage_offset())
+
+    def _again(self, func: Any, exact: Any, result: Any, made: list[torch.Tensor], written: list[torch.Tensor]) -> None:
+        for tensor in written:  # what was known of the memory by another dtype holds no more
+            cdata, dtype = self._key(tensor)
+            for key in [k for k in self._wide if k[0] == cdata and k[1] != dtype]:
+                del self._wide[key]
+        found: list[Any] = []
+        if not _is_random(func):
+            try:
+                with torch.no_grad():
+                    found = list(_tensors(func(*exact[0], **exact[1])))
+            except Exception:  # noqa: BLE001 - an operator without a kernel for float64: its result counts as exact
+                found = []
+        results = list(_tensors(result))
+        if len(found) != len(results):
+            found = results
+            for tensor in written:
+                if _is_known(tensor):
+                    self._wide_of(tensor).copy_(tensor)
+        for tensor, wide in zip(results, found, strict=True):
+            if _is_known(tensor) and any(tensor is t for t in made):
+                mine = self._wide_of(tensor)
+                if wide.shape == mine.shape:
+                    mine.copy_(wide)
+        if self._heard is not None:
+            for tensor in (*made, *written):
+                if _is_known(tensor) and tensor.numel():
+                    self._heard(func, tensor, self._wide_of(tensor))
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in _PLAIN and value.layout is torch.strided and not value.is_meta
+
+
+def _is_known(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and _is_plain(value) and value.dtype in WIDER
+
+
+def _keeps_zeros(func: Any) -> bool:
+    """Whether the sign of a zero that an operator gives is certain."""
+    return torch.Tag.pointwise in getattr(func, "tags", ()) or func.overloadpacket.__name__ in _MOVES
+
+
+def _is_random(func: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
+    """What an operator writes to."""
+    schema = getattr(func, "_schema", None)
+    for position, argument in enumerate(schema.arguments if schema is not None else ()):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[position] if position < len(args) else kwargs.get(argument.name)
+            yield from (t for t in _tensors(given) if _is_plain(t))
+
+
+def innermost_line(files: frozenset[str]) -> tuple[str, int] | None:
+    """The line of one of ``files`` that is being executed."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename in files:
+            return frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+    return None

@@ -1,0 +1,79 @@
+"""What rounding may do to a call: each operator gets its inputs moved by a bit, at random, as another order of sums would move them."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+
+from .. import torch_private
+from ..autograd.decompositions import table
+from .agreement import Values
+
+RUNS = 3
+_FACTOR = 16.0  # times what the runs were moved by
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+class Rounding(torch_private.RecordingMode):
+    """Inside, operators compute with other last bits, and those that the compiler takes apart are taken apart. ``seed`` says which."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._bits = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not torch_private.makes_new(func):  # what gives views or writes gets what it is given
+            return func(*args, **kwargs)
+        if torch_private.is_pure(func) and func in table():
+            with self, contextlib.suppress(Exception):  # what it refuses is computed whole
+                if (found := table()[func](*args, **kwargs)) is not NotImplemented:
+                    return found
+        return func(*self._moved(args), **self._moved(kwargs))
+
+    def _moved(self, value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(self._moved, value))
+        if isinstance(value, dict):
+            return {k: self._moved(v) for k, v in value.items()}
+        if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.dtype not in _DTYPES or value.is_meta:
+            return value
+        if value.layout is not torch.strided:
+            return value
+        with torch.no_grad():
+            signs = torch.randint(-1, 2, value.shape, generator=self._bits, dtype=torch.int8).to(value.device)
+            stays = (signs == 0) | (value == 0)  # a zero is one by no rounding
+            return torch.where(stays, value, torch.nextafter(value, signs * torch.full_like(value, float("inf"))))
+
+
+def decides(where: str, expected: Values, found: Values, moved: list[Values]) -> bool:
+    """Whether what is ``found`` is as near to what is ``expected`` as the calls are that rounding has ``moved``."""
+    e, f, *others = (dict(values).get(where) for values in (expected, found, *moved))
+    if all(isinstance(v, torch.Tensor) and v.shape == getattr(e, "shape", None) for v in (e, f, *others)):
+        return _as_near(e, f, others)
+    return any(type(other) is type(e) and not isinstance(e, torch.Tensor) and other != e for other in others)
+
+
+def _as_near(expected: torch.Tensor, found: torch.Tensor, moved: list[torch.Tensor]) -> bool:
+    if expected.is_meta or expected.layout is not torch.strided:
+        return False
+    if not expected.is_floating_point():
+        return any(not torch.equal(expected, m) for m in moved) and expected.dtype == found.dtype
+    e, f = expected.detach().double(), found.detach().double()
+    runs = [m.detach().double() for m in moved]
+    finite = torch.isfinite(e) & torch.isfinite(f)
+    for m in runs:
+        finite &= torch.isfinite(m)
+    unlike = ~finite & ~((e == f) | (torch.isnan(e) & torch.isnan(f)))
+    unlike |= (e == 0) & (f == 0) & (torch.signbit(e) != torch.signbit(f))
+    decided = torch.zeros_like(unlike)
+    for m in runs:  # rounding makes an infinity of it, or a number, or a zero of the other sign
+        decided |= (torch.isfinite(m) != torch.isfinite(e)) | (torch.signbit(m) != torch.signbit(e))
+    if bool((unlike & ~decided).any()):
+        return False
+    if not bool(finite.any()):
+        return True
+    spread = max(float((m - e)[finite].square().mean().sqrt()) for m in runs)
+    return float((f - e)[finite].square().mean().sqrt()) <= _FACTOR * spread

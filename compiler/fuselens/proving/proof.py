@@ -1,0 +1,197 @@
+"""One function, compiled, against eager and against float64, on all kinds of calls.
+
+The compiled function keeps its entries from one call to the next, as it does in a program: a guard that is missing shows when
+a call gets what was compiled for another one. Each call is made several times, because threads that meet in the same memory, and
+memory that is used again, show only sometimes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .. import api
+from ..inputs import agreement, rounding
+from ..inputs.agreement import Values
+from ..inputs.comparison import observe
+from ..inputs.doubled import Doubled, Exact
+from ..pipeline import Recorder
+from ..record.diagnostics import raised
+from ..record.report import Proof, Tried
+from .kinds import Kind, Subject, kinds
+
+CALLS = 3  # of each kind
+_ENTRIES = 64  # versions of a function that a proof may compile
+_SMALLEST = 1e-30  # of what errors are divided by
+_NOISE = 0.05  # of the values' size: where eager is as far from float64, the values are rounding alone
+Progress = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Prover:
+    """``chosen`` are the names of the kinds to try, all where it is empty."""
+
+    subject: Subject
+    name: str
+    path: str
+    gradients: bool = True
+    chosen: Sequence[str] = ()
+    say: Progress = lambda _: None
+    recorder: Recorder = field(init=False)
+    compiled: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        changes: dict[str, Any] = {
+            "explore": False,
+            "weightless": False,
+            "fallback_random": True,
+            "dump": None,
+            "recompile_limit": _ENTRIES,
+        }
+        config = dataclasses.replace(self.subject.config, **changes)
+        self.recorder = Recorder(self.name, self.path, None, config, texts=False)
+        self.compiled = api.wrap(self.subject.target, config, recorder=self.recorder, owner=object())
+
+    def proof(self, seconds: float = float("inf")) -> Proof:
+        """What came of each kind. After so many ``seconds`` no more are tried."""
+        end, tried, left = time.monotonic() + seconds, list[Tried](), 0
+        for kind in self._kinds():
+            if time.monotonic() > end:
+                left += 1
+                continue
+            self.say(f"{self.name}: {kind.name}")
+            with contextlib.redirect_stdout(io.StringIO()):  # what the function prints, it has printed in the check
+                tried.append(self.tried(kind))
+        report = self.recorder.report
+        return Proof(self.name, tuple(tried), left, report.uncompiled, report.compiled)
+
+    def _kinds(self) -> Iterator[Kind]:
+        for kind in kinds(self.subject):
+            if not self.chosen or kind.name in self.chosen:
+                yield kind
+
+    def tried(self, kind: Kind) -> Tried:
+        gradients = self.gradients and kind.gradients
+        eager = self._observed(self.subject.target, kind, gradients)
+        if "raised" in eager and gradients:  # say, because an input that is written to requires a gradient then
+            gradients = False
+            eager = self._observed(self.subject.target, kind, gradients)
+        if "raised" in eager:
+            return self._both_raise(kind, eager["raised"])
+        expected = flat(eager)
+        with Doubled() as doubled:
+            exact = [
+                (where, doubled.exactly(value))
+                for where, value in flat(self._observed(self.subject.target, kind, gradients))
+            ]
+        found: list[Values] = []
+        for _ in range(CALLS):
+            call = self._observed(self.compiled, kind, gradients)
+            if "raised" in call:
+                said = raised(call["raised"]).splitlines()[0]
+                return Tried(kind.name, False, f"the compiled call raised {said}", how="raised")
+            found.append(flat(call))
+        return self._judged(kind, gradients, expected, exact, found)
+
+    def _observed(self, function: Any, kind: Kind, gradients: bool) -> dict[str, Any]:
+        with kind.around():
+            return observe(function, kind.args, kind.kwargs, gradients=gradients)
+
+    def _rounded(self, kind: Kind, gradients: bool, seed: int) -> Values:
+        with rounding.Rounding(seed):
+            return flat(self._observed(self.subject.target, kind, gradients))
+
+    def _both_raise(self, kind: Kind, error: BaseException) -> Tried:
+        call = self._observed(self.compiled, kind, False)
+        same = "raised" in call and type(call["raised"]) is type(error)
+        said = raised(error).splitlines()[0]
+        if same:
+            return Tried(kind.name, True, f"both raise {said}", raises=True)
+        other = f"raises {raised(call['raised']).splitlines()[0]}" if "raised" in call else "returns"
+        return Tried(kind.name, False, f"eager raises {said}, compiled {other}", how="raised")
+
+    def _judged(self, kind: Kind, gradients: bool, expected: Values, exact: Values, found: list[Values]) -> Tried:
+        errors = _errors(expected, exact, found[0])
+        differing = [dict(agreement.differences(expected, call, exact)) for call in found]
+        if not any(differing):
+            return Tried(kind.name, True, "", *errors)
+        # a clock, an iterator, a file: what differs from call to call of eager proves nothing
+        again = flat(self._observed(self.subject.target, kind, gradients))
+        excused = {where for where, _ in agreement.differences(expected, again, None)}
+        moved = [self._rounded(kind, gradients, seed) for seed in range(rounding.RUNS)]
+        counted = [
+            {w: how for w, how in of.items() if w not in excused and not rounding.decides(w, expected, call, moved)}
+            for of, call in zip(differing, found, strict=True)
+        ]
+        first = next(iter(how for call in counted for how in call.items()), None)
+        if first is not None:
+            how = "differs" if all(counted) else "unsteady"
+            return Tried(kind.name, False, ": ".join(first), *errors, how=how)
+        return Tried(kind.name, True, "rounding decides: other last bits change it in eager, too", *errors)
+
+
+def flat(observed: dict[str, Any]) -> Values:
+    """What :func:`.comparison.observe` found, value by value, each with where it is."""
+    if "raised" in observed:
+        return [("result", observed["raised"])]
+    found = list(_leaves("result", observed["result"]))
+    for what, name in (("gradient", "gradient of {}"), ("state", "{} afterwards")):
+        for key, value in observed[what].items():
+            found += _leaves(name.format(key), value)
+    for number, value in enumerate(observed["input"]):
+        found += _leaves(f"input {number} afterwards", value)
+    return found
+
+
+def _leaves(where: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(f"{where}[{key!r}]", item)
+    elif isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            yield from _leaves(f"{where}[{number}]", item)
+    elif hasattr(value, "__array_interface__") and not isinstance(value, type):  # numpy's
+        yield where, torch.as_tensor(value)
+    else:
+        yield where, value
+
+
+def _errors(expected: Values, exact: Values, found: Values) -> tuple[float | None, float | None, float | None]:
+    """The largest relative errors: of what was compiled beside eager, then of both beside float64. Each tensor's error is its root
+    mean square, beside that of its values."""
+    pairs = zip(expected, exact, found, strict=False)
+    rows = [row for (_, e), (_, x), (_, f) in pairs if (row := _error(e, x, f)) is not None]
+    return tuple(max((row[k] for row in rows if row[k] is not None), default=None) for k in range(3))  # type: ignore[return-value]
+
+
+def _error(expected: Any, exact: Any, found: Any) -> tuple[float, float | None, float | None] | None:
+    tensors = isinstance(expected, torch.Tensor) and isinstance(found, torch.Tensor)
+    if (
+        not tensors
+        or not expected.is_floating_point()
+        or expected.shape != found.shape
+        or expected.layout is not torch.strided
+        or expected.is_meta
+    ):
+        return None
+    e, f = expected.detach().double(), found.detach().double()
+    beside = _relative(e, f)
+    if not isinstance(exact, Exact):
+        return beside, None, None
+    eager = _relative(exact.value, e)
+    return (beside, _relative(exact.value, f), eager) if eager < _NOISE else None
+
+
+def _relative(right: torch.Tensor, other: torch.Tensor) -> float:
+    finite = torch.isfinite(right) & torch.isfinite(other)
+    if not bool(finite.any()):
+        return 0.0
+    size = right[finite].square().mean().sqrt()
+    return float((other - right)[finite].square().mean().sqrt() / size.clamp_min(_SMALLEST)) if bool(size > 0) else 0.0

@@ -1,0 +1,63 @@
+"""What a proof says: in a few words for a lens, and in lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..report import Proof, Tried
+
+_AGREES = 4.0  # times eager's own distance from float64
+_EXACT = 1e-12
+
+
+def headline(proof: Proof) -> str:
+    """``✓ equals eager (1.2e-07; float64 agrees)``, or where it differs."""
+    if proof.fault is not None:
+        where = f" at line {proof.fault.span.line}" if proof.fault.span else ""
+        word = {"FL603": "is unsteady", "FL605": "fails"}.get(proof.fault.code, "differs")
+        return f"✗ {word}{where}"
+    failing = [tried for tried in proof.tried if not tried.agrees]
+    if failing:
+        return f"✗ differs on {failing[0].inputs}"
+    if not proof.compiled:
+        return "not compiled, so nothing is proved"
+    if not proof.tried:
+        return "not proved"
+    said = ", ".join(filter(None, (_error(proof), _double(proof.tried))))
+    return f"✓ equals eager{f' ({said})' if said else ''}".replace(", float64", "; float64")
+
+
+def _error(proof: Proof) -> str:
+    error = next((t.error for t in proof.tried if t.error is not None), None)  # of the example inputs, mostly
+    return "" if error is None else f"{error:.1e}" if error else "same bits"
+
+
+def _double(tried: tuple[Tried, ...]) -> str:
+    pairs = [(t.exact_error, t.eager_error) for t in tried if t.exact_error is not None and t.eager_error is not None]
+    if not pairs:
+        return ""
+    if all(ours <= _AGREES * eager + _EXACT for ours, eager in pairs):
+        return "float64 agrees"
+    ours, eager = max(pairs, key=lambda pair: pair[0] - pair[1])
+    return f"float64: {ours:.1e} from it, eager {eager:.1e}"
+
+
+def lines(proof: Proof) -> Iterator[str]:
+    """All that was tried, in lines."""
+    yield headline(proof)
+    agreed = sum(tried.agrees for tried in proof.tried)
+    if proof.tried:
+        left = f" ({proof.left} more: there was no time)" if proof.left else ""
+        yield f"{agreed} of {len(proof.tried)} kinds of calls agree{left}"
+    for tried in proof.tried:
+        yield f"  {'✓' if tried.agrees else '✗'} {tried.inputs}{_said(tried)}"
+    if proof.uncompiled:
+        yield f"{'not compiled in whole' if proof.compiled else 'not compiled'}: {proof.uncompiled}"
+
+
+def _said(tried: Tried) -> str:
+    errors = [(word, e) for word, e in (("eager", tried.error), ("float64", tried.exact_error)) if e is not None]
+    said = [f"{e:.1e} from {word}" if e else f"same as {word}" for word, e in errors] if tried.agrees else []
+    said += [f"eager {tried.eager_error:.1e} from float64"] if said and tried.eager_error else []
+    said += [tried.detail] if tried.detail else []
+    return f": {', '.join(said)}" if said else ""

@@ -1,0 +1,132 @@
+"""Proofs: after a check, and after all that somebody waits for, each function is compared with eager and with float64."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fuselens.bisecting.bisection import Bisection
+from fuselens.bisecting.faults import Faults
+from fuselens.record import wire
+from fuselens.record.report import Proof, Report
+
+from ..client.configuration import NotAllowedError, Settled
+from ..texts.session import Checked, Document
+from .keyed_tasks import KeyedTasks
+from .turns import Urgency
+from .worker_pool import StartError, WorkerDiedError, WorkerPool
+
+logger = logging.getLogger(__name__)
+_BISECTING = 4  # times what a proof may take
+
+
+class Proofs:
+    """At most one per document, function by function. It gives way to everything else, and begins again then."""
+
+    def __init__(
+        self, configuration: Settled, pool: WorkerPool, on_change: Callable[[], None], taken: Callable[[Document], None]
+    ) -> None:
+        self._configuration = configuration
+        self._pool = pool
+        self._on_change = on_change
+        self._taken = taken
+        self._tasks = KeyedTasks[Document](lambda document: f"proving {document.path}", on_change)
+        self._folder: Path | None = None
+
+    @property
+    def documents(self) -> list[Document]:
+        """Those whose functions are being proved, or wait for it."""
+        return list(self._tasks)
+
+    def start(self, document: Document) -> None:
+        """Proves what was not proved yet; what was found wrong is looked at again."""
+        self.cancel(document)
+        checked, settings = document.checked, self._configuration.of(document.path)
+        wanted = [r for r in checked.report.functions if _may_be_proved(r)] if checked else []
+        if settings.prove_seconds and wanted and checked is not None and not document.preview:
+            self._tasks.start(document, self._prove(document, checked, wanted))
+
+    def cancel(self, document: Document) -> None:
+        self._tasks.cancel(document)
+
+    def cancel_all(self) -> None:
+        for document in self._tasks:
+            self.cancel(document)
+
+    async def _prove(self, document: Document, checked: Checked, wanted: list[Report]) -> None:
+        source = checked.text.origin.text.removeprefix("\ufeff")
+        self._on_change()
+        for report in wanted:
+            try:
+                proof = await self._proved(document, report, source)
+            except (NotAllowedError, StartError, WorkerDiedError) as error:
+                logger.info("%s was not proved: %s", report.function, error)
+                return
+            if document.checked is checked:
+                report.diagnostics = [d for d in report.diagnostics if report.proof is None or d != report.proof.fault]
+                report.diagnostics += [proof.fault] if proof.fault is not None else []
+                report.proof = proof
+                self._taken(document)
+
+    async def _proved(self, document: Document, report: Report, source: str) -> Proof:
+        settings, environment = await self._configuration.settled(document.path)
+        seconds = settings.prove_seconds
+        limits = wire.Limits(seconds, settings.memory_limit)
+        options = {**settings.options, **document.options, "idle": True, "gradients": True}
+
+        async def asked(method: wire.Method, path: str, names: tuple[str, ...], more: dict[str, Any]) -> wire.Event:
+            text = source if path == document.path else None
+            request = wire.Request(0, method, path, text, names, options | more, limits)
+            return await self._pool.submit(environment, request, lambda _: None, lambda: Urgency.IDLE)
+
+        answer = await asked("verify", document.path, (report.function,), {})
+        asking = _Asking(asked)
+        search = Bisection(asking.ask, self._place(document, report), time.monotonic() + _BISECTING * seconds)
+        try:
+            return await asyncio.to_thread(
+                Faults(search, document.path, report.function, report.span).explained, answer
+            )
+        finally:
+            asking.close()
+
+    def _place(self, document: Document, report: Report) -> Path:
+        """Where minimal programs go, for as long as the person wants them."""
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="fuselens-faults-"))
+        return self._folder / f"{Path(document.path).stem}-{report.function}"
+
+
+def _may_be_proved(report: Report) -> bool:
+    return bool(report.graphs) and report.compiled and (report.proof is None or report.proof.fault is not None)
+
+
+@dataclass(slots=True)
+class _Asking:
+    """Requests of a thread, made in the loop. After :meth:`close` none is, and what is under way ends."""
+
+    asked: Callable[..., Any]
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _current: concurrent.futures.Future[wire.Event] | None = None
+    _closed: bool = False
+
+    def ask(self, method: wire.Method, path: str, names: tuple[str, ...], options: dict[str, Any]) -> wire.Event:
+        with self._lock:
+            if self._closed:
+                raise concurrent.futures.CancelledError
+            self._current = asyncio.run_coroutine_threadsafe(self.asked(method, path, names, options), self.loop)
+        return self._current.result()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            if self._current is not None:
+                self._current.cancel()

@@ -1,0 +1,113 @@
+"""The kinds of calls on which a function is proved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fuselens.config import Config, from_environment
+from fuselens.inputs.comparison import copied
+from fuselens.inputs.example_inputs import ExampleInputs
+from fuselens.proving.kinds import Kind, kinds
+
+SCALE = 2.0
+UNUSED = 3
+
+
+@dataclass
+class Function:
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    config: Config = field(default_factory=from_environment)
+
+    def inputs(self, variant: int = 0) -> ExampleInputs:
+        return ExampleInputs(self.args, self.kwargs)
+
+
+def scaled(x: torch.Tensor, times: int = 3, flip: bool = False) -> torch.Tensor:
+    return (x.flip(0) if flip else x) * times * SCALE
+
+
+def of(target: Any, *args: Any, **kwargs: Any) -> dict[str, Kind]:
+    found = list(kinds(Function(target, args, kwargs)))
+    assert len({kind.name for kind in found}) == len(found), "names tell them apart"
+    return {kind.name: kind for kind in found}
+
+
+def test_values() -> None:
+    found = of(scaled, torch.ones(3, 4))
+    assert next(iter(found)) == "the example inputs" and list(found)[-1] == "the example inputs once more"
+    (zero,) = found["negative zeros"].args
+    assert bool(torch.signbit(zero).all()) and bool((zero == 0).all())
+    assert bool(found["infinities"].args[0].isinf().any()) and not bool(found["infinities"].args[0].isnan().any())
+    assert bool(found["a NaN"].args[0].isnan().any())
+    small = found["denormals"].args[0].abs()
+    assert bool((small < torch.finfo(torch.float32).tiny).all()) and bool((small > 0).any())
+
+
+def test_values_that_are_not_floating_stay_in_their_range() -> None:
+    labels = torch.tensor([0, 5, 2, 2])
+    found = of(scaled, labels)
+    assert "zeros" not in found
+    for name in ("other integers", "integers in another order"):
+        assert set(found[name].args[0].tolist()) <= {0, 2, 5}
+    assert found["other integers"].args[0].dtype == torch.int64
+
+
+def test_memory_is_odd_also_in_copies() -> None:
+    x = torch.randn(4, 6)
+    found = of(scaled, x)
+    for name in (
+        "odd memory: every second element of a larger tensor",
+        "odd memory: transposed",
+        "odd memory: one element into a larger tensor",
+    ):
+        (made,) = found[name].args
+        assert torch.equal(made, x)
+        copy = copied(made, True)
+        assert torch.equal(copy, x) and copy.stride() == made.stride() and copy.is_leaf
+        assert (copy.data_ptr() - made.data_ptr()) % 4 == 0
+    shifted = copied(found["odd memory: one element into a larger tensor"].args[0], False)
+    assert shifted.data_ptr() % 64 == 4 and copied(x, False).data_ptr() % 64 == 0
+
+
+def test_rows_that_tensors_have_in_common() -> None:
+    found = of(scaled, torch.randn(4, 6), torch.randn(6), torch.randn(4))
+    args = found["5 in place of 4 rows"].args
+    assert [tuple(t.shape) for t in args] == [(5, 6), (6,), (5,)]
+    assert tuple(found["1 in place of 4 rows"].args[0].shape) == (1, 6)
+
+
+def test_numbers() -> None:
+    found = of(scaled, torch.randn(4), 3, flip=True)
+    assert found["argument 2 4 in place of 3"].args[1] == 4
+    assert found["flip False in place of True"].kwargs == {"flip": False}
+
+
+def test_what_the_function_reads_is_changed_and_put_back() -> None:
+    held = 5
+
+    def reads(x: torch.Tensor) -> torch.Tensor:
+        return x * held * SCALE
+
+    found = of(reads, torch.randn(4))
+    seen = []
+    for name in ("global SCALE 3.25 in place of 2.0", "variable held 6 in place of 5"):
+        with found[name].around():
+            seen.append((SCALE, held))
+    assert seen == [(3.25, 5), (2.0, 6)] and (SCALE, held) == (2.0, 5)
+    assert not any("UNUSED" in name for name in found)
+
+
+def test_modules() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5))
+    found = of(model, torch.randn(2, 4))
+    with found["after eval()"].around():
+        assert not model[1].training
+    assert model[1].training
+    with found["self.1.p 1.0 in place of 0.5"].around():
+        assert model[1].p == 1.0
+    assert model[1].p == 0.5 and "float64 in place of float32" not in found

@@ -1,0 +1,90 @@
+"""Functions proved: what agrees with eager is said to, whatever it does; what does not is found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fuselens.proving.proof import Prover
+from fuselens.record.printed import proved
+from fuselens.record.report import Proof, Tried
+
+from .test_kinds import Function
+
+LIMIT = 2
+
+
+def proof(target: Any, *args: Any, **kwargs: Any) -> Proof:
+    return Prover(Function(target, args, kwargs), getattr(target, "__name__", "model"), "").proof()
+
+
+def branches(x: torch.Tensor, n: int) -> torch.Tensor:
+    if x.sum() > 0:
+        return x * n
+    return x - LIMIT
+
+
+def writes(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x.add_(1)
+    return x / y.sum()
+
+
+def draws(x: torch.Tensor) -> torch.Tensor:
+    return F.dropout(x, 0.5) + torch.randn(x.shape)
+
+
+def raises(x: torch.Tensor) -> torch.Tensor:
+    if not x.isfinite().all():
+        raise ValueError("what is that?")
+    return x.reshape(4, -1).softmax(-1)
+
+
+def half(x: torch.Tensor) -> torch.Tensor:
+    return F.gelu(x.bfloat16() @ x.bfloat16().T).float()
+
+
+def counted(x: torch.Tensor) -> dict[str, Any]:
+    return {"x": x.unique(), "more": [x.shape[0], (x > 0).sum().item()]}
+
+
+GOOD = [(branches, (torch.randn(4, 3), 3)), (writes, (torch.randn(4, 3), torch.randn(4, 3))), (draws, (torch.randn(8),)),
+        (raises, (torch.randn(4, 4),)), (half, (torch.randn(8, 8),)), (counted, (torch.randn(9),)),
+        (torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU()), (torch.randn(6, 4),))]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(GOOD)))
+def test_what_agrees(number: int) -> None:
+    target, args = GOOD[number]
+    found = proof(target, *args)
+    assert found.agrees, [t for t in found.tried if not t.agrees]
+    assert found.left == 0 and len(found.tried) > 10
+    assert proved.headline(found).startswith("✓ equals eager (")
+
+
+def test_what_runs_eagerly_is_not_proved() -> None:
+    found = proof(lambda x: x.to_sparse(), torch.randn(4, 4))
+    assert found.agrees and found.uncompiled
+    assert any("not compiled" in line for line in proved.lines(found))
+
+
+def test_float64_is_the_judge_of_half_precision() -> None:
+    found = proof(half, torch.randn(16, 16))
+    first = found.tried[0]
+    assert first.exact_error is not None and first.eager_error is not None
+    assert 1e-4 < first.exact_error < 4 * first.eager_error
+
+
+def test_headlines() -> None:
+    good = Tried("the example inputs", True, "", 1.2e-7, 2e-7, 1.5e-7)
+    assert proved.headline(Proof("f", (good,))) == "✓ equals eager (1.2e-07; float64 agrees)"
+    far = Tried("large values", True, "", 1.2e-7, 2e-3, 1e-5)
+    assert (
+        proved.headline(Proof("f", (good, far))) == "✓ equals eager (1.2e-07; float64: 2.0e-03 from it, eager 1.0e-05)"
+    )
+    same = Tried("the example inputs", True, "", 0.0)
+    assert proved.headline(Proof("f", (same,))) == "✓ equals eager (same bits)"
+    assert proved.headline(Proof("f", (good, Tried("zeros", False, "result: …")))) == "✗ differs on zeros"
+    assert proved.headline(Proof("f", (), compiled=False)) == "not compiled, so nothing is proved"
