@@ -50,9 +50,16 @@ def counted(x: torch.Tensor) -> dict[str, Any]:
     return {"x": x.unique(), "more": [x.shape[0], (x > 0).sum().item()]}
 
 
-GOOD = [(branches, (torch.randn(4, 3), 3)), (writes, (torch.randn(4, 3), torch.randn(4, 3))), (draws, (torch.randn(8),)),
-        (raises, (torch.randn(4, 4),)), (half, (torch.randn(8, 8),)), (counted, (torch.randn(9),)),
-        (torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU()), (torch.randn(6, 4),))]  # fmt: skip
+def asks(x: torch.Tensor) -> torch.Tensor:
+    return x * (3 if torch.compiler.is_compiling() else 2)
+
+
+MODEL = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU())
+GOOD = [
+    (asks, (torch.randn(4),)), (branches, (torch.randn(4, 3), 3)), (writes, (torch.randn(4, 3), torch.randn(4, 3))),
+    (draws, (torch.randn(8),)), (raises, (torch.randn(4, 4),)), (half, (torch.randn(8, 8),)), (counted, (torch.randn(9),)),
+    (MODEL, (torch.randn(6, 4),)),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("number", range(len(GOOD)))

@@ -80,6 +80,7 @@ async def listens(file: Any) -> bool:
     return any(str(file.path.parent) in place.read_text() for place in announced)
 
 
+UNPROVED = {"proveSeconds": 0}
 EFFECTS: dict[str, tuple[Any, Look, Callable[[Any], bool], Callable[[Any], bool]]] = {
     # name → another value; what to look at; what is seen before, and after
     "timeout": (3, lambda file: codes(file, SLOW), lambda seen: False, lambda seen: "FL905" in seen),
@@ -111,7 +112,7 @@ EFFECTS: dict[str, tuple[Any, Look, Callable[[Any], bool], Callable[[Any], bool]
     "tryFixes": (False, lambda file: said(file, "trying out fixes"), bool, lambda seen: seen is False),
     "pins": (False, of_pins, lambda seen: seen == {"FL621"}, lambda seen: seen == set()),
     "live": (True, listens, lambda seen: seen is False, bool),
-    "proveSeconds": (60, lambda file: said(file, "proving functions"), lambda seen: seen is False, bool),
+    "proveSeconds": (1, lambda file: said(file, "proving functions"), lambda seen: seen is False, bool),
     "warmFiles": (False, lambda file: said(file, "building kernels"), bool, lambda seen: seen is False),
 }
 
@@ -123,7 +124,9 @@ async def begun(new_editor: Any, tmp_path_factory: pytest.TempPathFactory) -> As
     folders = (root / "one", root / "two")
     for folder in folders:
         folder.mkdir()
-    editor = await new_editor().start(root, folders=folders)
+    editor = new_editor()
+    editor.configuration = UNPROVED
+    await editor.start(root, {"proveSeconds": None}, folders=folders)
     file, _ = await editor.open(folders[0] / "file.py", FILE)
     other, _ = await editor.open(folders[1] / "other.py", FILE)
     yield file, other
@@ -147,7 +150,7 @@ async def changed(file: Any, values: dict[str, Any] | None) -> None:
     """Gives the file's folder settings, and waits until the server has asked for them."""
     editor, scope = file.editor, uris.from_fs_path(str(file.path.parent))
     asked = editor.requests.count(lsp.WORKSPACE_CONFIGURATION)
-    editor.scoped = {scope: values} if values else {}
+    editor.scoped = {scope: UNPROVED | values} if values else {}
     editor.client.workspace_did_change_configuration(lsp.DidChangeConfigurationParams(None))
     await editor.until(lambda: editor.requests.count(lsp.WORKSPACE_CONFIGURATION) > asked)
     await settled(editor)
