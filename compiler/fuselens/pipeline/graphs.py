@@ -42,9 +42,13 @@ if TYPE_CHECKING:
 
 def compile_graph(captured: Captured, recorder: Recorder) -> Callable[[tuple[Any, ...]], Any]:
     """The callable (gathered inputs → outputs) for a captured graph. Never fails: what is refused runs eagerly."""
-    number = len(recorder.report.graphs)
-    call = _start(captured, recorder)()
-    return call if recorder.trial is None else _hook.disabled(recorder.trial.graph(number, captured, call))
+    return _tried(captured, recorder, functools.partial(_start, captured, recorder))()
+
+
+def _tried(captured: Captured, recorder: Recorder, start: Callable[[], Ready]) -> Ready:
+    """What gives the callable; who tries an edited kernel out hears of its calls."""
+    number, ready, trial = len(recorder.report.graphs), start(), recorder.trial
+    return ready if trial is None else lambda: _hook.disabled(trial.graph(number, captured, ready()))
 
 
 def _start(
@@ -170,7 +174,8 @@ def _parts(run: Run) -> Compiler:
         run.say(make("FL301", run.captured.span, why=why))
 
     def start(captured: Captured, units: Sequence[Unit]) -> Ready:
-        return _start(captured, run.recorder, run.graph.id, run.backwards, units)
+        begin = functools.partial(_start, captured, run.recorder, run.graph.id, run.backwards, units)
+        return _tried(captured, run.recorder, begin)
 
     return Compiler(run.captured, start, refused, run.config.recompile_limit)
 

@@ -151,7 +151,7 @@ class Compiled:
         return [w for number, w in self.tried.graphs.items() if number in self._numbers() and w.given is not None]
 
     def _numbers(self) -> set[int]:
-        """The graphs of the unit, or those that it is of a part of."""
+        """The graphs of the unit."""
         graphs = self.recorder.report.graphs
         found = [
             g
@@ -159,4 +159,4 @@ class Compiled:
             for u in g.units
             if (u.content, u.phase) == (self.tried.unit.content, self.tried.unit.phase)
         ]
-        return {g.id if g.part_of is None else g.part_of for g in found}
+        return {g.id for g in found}
