@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -400,21 +399,25 @@ def fold_in_fused_kernels() -> None:
 
 @fault(
     "order",
-    function("a = x @ x.T", "b = a.sin() @ x  # here", "return b + a", inputs="torch.randn(16, 16)"),
+    function(
+        "a = x @ x.T",
+        "b = a.sin() @ x  # here",
+        "c = b.cos() @ x.T",
+        "return c + a.exp()",
+        inputs="torch.randn(16, 16)",
+    ),
 )
 def memory_that_is_used_again_too_early() -> None:
-    """What a kernel computes takes over the memory of what it reads, though that is read once more."""
+    """The second of two buffers of one size takes over the memory of the first, which is read once more."""
 
     def change(graph: Graph) -> Graph:
-        kept = {*graph.inputs, *graph.outputs, *graph.constants}
-        reuse = dict(graph.reuse)
-        for kernel in (n for n in graph.nodes if isinstance(n, Kernel)):
-            read, written = ({op.args[0] for op in kernel.ops() if op.op == kind} for kind in ("load", "store"))
-            for old, new in itertools.product(sorted(read - kept), sorted(written - kept)):
-                alike = graph.buffers[old].sizes == graph.buffers[new].sizes
-                if alike and new not in reuse and old not in reuse.values():
-                    reuse[new] = old
-        return graph.replace(reuse=reuse)
+        kept = {*graph.inputs, *graph.outputs, *graph.constants, *graph.reuse}
+        alike: dict[Any, list[str]] = {}
+        for name, buffer in graph.buffers.items():
+            if name not in kept:
+                alike.setdefault((buffer.dtype, buffer.sizes), []).append(name)
+        taken = {names[1]: names[0] for names in alike.values() if len(names) > 1}
+        return graph.replace(reuse={**graph.reuse, **taken})
 
     places.ordered(change)
 

@@ -76,7 +76,7 @@ class FuselensServer(LanguageServer):
         self.checks = Checks(self, self.configuration, self.session, self.pool)
         self.warming = Warming(self.configuration, self.pool, self.publish, self.send_status)
         self.trials = FixTrials(self.configuration, self.pool, self.send_status)
-        self.proofs = Proofs(self.configuration, self.pool, self.send_status, self._proved)
+        self.proofs = Proofs(self.configuration, self.pool, self)
         self.later_texts = LaterTexts(self.configuration, self.session, self.pool, self.documents_changed)
         self.kernels = Drafts(self)
         self.ending = Ending(self.leave)
@@ -152,11 +152,6 @@ class FuselensServer(LanguageServer):
         self.warming.start(document)
         self.trials.start(document)
         self.proofs.start(document)
-        self.refreshes.ask_for_annotations()
-
-    def _proved(self, document: Document) -> None:
-        self.publish(document)
-        self.documents_changed(self.document_uris(document))
         self.refreshes.ask_for_annotations()
 
     def documents_changed(self, changed: list[str]) -> None:

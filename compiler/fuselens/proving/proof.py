@@ -124,7 +124,8 @@ class Prover:
             return Tried(kind.name, True, "", *errors)
         with _as_if_compiled():
             other = flat(self._observed(self.subject.target, kind, gradients))
-        if not any(next(agreement.differences(other, call, None), None) for call in found):
+        asks = next(agreement.differences(expected, other, exact), None) is not None
+        if asks and not any(next(agreement.differences(other, call, None), None) for call in found):
             return Tried(
                 kind.name, True, "the function asks whether it is compiled, and computes something else then", *errors
             )

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fuselens.bisecting.bisection import Bisection
 from fuselens.bisecting.faults import Faults
@@ -19,6 +19,7 @@ from fuselens.record import wire
 from fuselens.record.report import Proof, Report
 
 from ..client.configuration import NotAllowedError, Settled
+from ..client.refreshes import Refreshes
 from ..texts.session import Checked, Document
 from .keyed_tasks import KeyedTasks
 from .turns import Urgency
@@ -28,17 +29,28 @@ logger = logging.getLogger(__name__)
 _BISECTING = 4  # times what a proof may take
 
 
+class Client(Protocol):
+    """What a proof needs of the editor's side."""
+
+    refreshes: Refreshes
+
+    def send_status(self) -> None: ...
+
+    def publish(self, document: Document) -> None: ...
+
+    def documents_changed(self, changed: list[str]) -> None: ...
+
+    def document_uris(self, document: Document) -> list[str]: ...
+
+
 class Proofs:
     """At most one per document, function by function. It gives way to everything else, and begins again then."""
 
-    def __init__(
-        self, configuration: Settled, pool: WorkerPool, on_change: Callable[[], None], taken: Callable[[Document], None]
-    ) -> None:
+    def __init__(self, configuration: Settled, pool: WorkerPool, client: Client) -> None:
         self._configuration = configuration
         self._pool = pool
-        self._on_change = on_change
-        self._taken = taken
-        self._tasks = KeyedTasks[Document](lambda document: f"proving {document.path}", on_change)
+        self._client = client
+        self._tasks = KeyedTasks[Document](lambda document: f"proving {document.path}", client.send_status)
         self._folder: Path | None = None
 
     @property
@@ -63,7 +75,7 @@ class Proofs:
 
     async def _prove(self, document: Document, checked: Checked, wanted: list[Report]) -> None:
         source = checked.text.origin.text.removeprefix("\ufeff")
-        self._on_change()
+        self._client.send_status()
         for report in wanted:
             try:
                 proof = await self._proved(document, report, source)
@@ -74,7 +86,9 @@ class Proofs:
                 report.diagnostics = [d for d in report.diagnostics if report.proof is None or d != report.proof.fault]
                 report.diagnostics += [proof.fault] if proof.fault is not None else []
                 report.proof = proof
-                self._taken(document)
+                self._client.publish(document)
+                self._client.documents_changed(self._client.document_uris(document))
+                self._client.refreshes.ask_for_annotations()
 
     async def _proved(self, document: Document, report: Report, source: str) -> Proof:
         settings, environment = await self._configuration.settled(document.path)
