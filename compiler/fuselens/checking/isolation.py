@@ -600,10 +600,21 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
             send(wire.Event(request.id, "early", file=file))
 
         until = time.monotonic() + (request.limits.seconds * _TRIED_UNTIL or float("inf"))
-        file = check.check_file(
-            request.path, request.source, request.functions, chosen, progress, request.known, early, until
-        )
-        send(wire.Event(request.id, "result", file=file))
+
+        def checked() -> FileReport:
+            tell = early if request.revision is None else None
+            return check.check_file(
+                request.path, request.source, request.functions, chosen, progress, request.known, tell, until
+            )
+
+        if request.revision is not None:
+            from .revisions import kept
+
+            if request.options.get("background"):
+                _step_back()
+            send(wire.Event(request.id, "result", file=kept.checked(request, chosen, checked)))
+        else:
+            send(wire.Event(request.id, "result", file=checked()))
 
 
 def _step_back() -> None:
