@@ -123,7 +123,7 @@ def test_diff_of_modes_and_targets(model: Path) -> None:
     [
         (["model.py"], "give one thing to compare with"),
         (["model.py", "model.py", "--to-mode", "default"], "give one thing to compare with"),
-        (["model.py", "model.py", "--blame"], "--blame is about commits: name a revision first"),
+        (["model.py", "model.py", "--blame"], "--blame is about revisions: name one first"),
         (["model.py", "model.py", "--format", "sarif"], "--format sarif is for a comparison with a revision"),
         (["model.py", "none.py"], "none.py: no such file"),
         (["model.py", "--to-mode", "fastest"], "as_mode is 'fastest'"),

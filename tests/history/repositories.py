@@ -7,7 +7,7 @@ import re
 import subprocess
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fuselens.history.snapshots import Wanted
 from fuselens.record import diagnostics
@@ -96,20 +96,26 @@ def read_off(path: str) -> FileReport:
     return FileReport(path, functions)
 
 
+def run(work: Generator[list[Wanted], list[Any], T], answer: Callable[[Wanted], Any]) -> T:
+    """What the work comes to, where every question that needs files has that answer."""
+    try:
+        wanted = next(work)
+        while True:
+            wanted = work.send([answer(one) if one.revision.folder else None for one in wanted])
+    except StopIteration as end:
+        return end.value
+
+
 def answered(
-    work: Generator[list[Wanted], list[FileReport | None], T],
+    work: Generator[list[Wanted], list[Any], T],
     check: Callable[[str], FileReport] = read_off,
     asked: list[str] | None = None,
 ) -> T:
     """What a comparison comes to; ``asked`` gets the checks that it needed."""
-    try:
-        wanted = next(work)
-        while True:
-            answers: list[FileReport | None] = []
-            for one in wanted:
-                if one.revision.folder and asked is not None:
-                    asked.append(one.about)
-                answers.append(one.placed(check(one.path)) if one.revision.folder else None)
-            wanted = work.send(answers)
-    except StopIteration as end:
-        return end.value
+
+    def answer(one: Wanted) -> FileReport | None:
+        if asked is not None:
+            asked.append(one.about)
+        return one.placed(check(one.path))
+
+    return run(work, answer)

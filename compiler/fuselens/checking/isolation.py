@@ -543,6 +543,7 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
     from .. import live
     from . import check, trials
     from .parsing import FileRefused
+    from .revisions.placed import placed
 
     live.switch_off()
     notices.switch_off()
@@ -560,7 +561,8 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
     chosen = config_of(options)
     if request.method == "run":
         (function,) = request.functions
-        run = check.run_function(request.path, function, request.source, chosen, gradients, progress)
+        with placed(request.revision):
+            run = check.run_function(request.path, function, request.source, chosen, gradients, progress)
         send(wire.Event(request.id, "result", run=run))
     elif request.method == "values":
         (function,) = request.functions

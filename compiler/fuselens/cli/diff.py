@@ -33,9 +33,9 @@ def _is_file(name: str) -> bool:
 
 def _files(arguments: argparse.Namespace, new: str, others: list[str]) -> int:
     """Status 1 where something is different."""
-    for name in ("blame", "fail_on"):
+    for name in ("blame", "fail_on", "time"):
         if getattr(arguments, name):
-            raise UsageError(f"--{name.replace('_', '-')} is about commits: name a revision first")
+            raise UsageError(f"--{name.replace('_', '-')} is about revisions: name one first")
     if arguments.format != "text":
         raise UsageError(f"--format {arguments.format} is for a comparison with a revision: name one first")
     asked = stages(arguments.stage)

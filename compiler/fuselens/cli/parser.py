@@ -185,6 +185,11 @@ def _diff(command: argparse.ArgumentParser) -> None:
         help="how: walk looks at every state since the revision, the newest first; bisect at a few; auto bisects what has more than 32",
     )  # fmt: skip
     command.add_argument(
+        "--time", action="store_true",
+        help="of a revision: also call functions of both sides whose kernels differ, in processes that take turns; a difference counts "
+        "where all of one side are slower than all of the other",
+    )  # fmt: skip
+    command.add_argument(
         "--format", choices=revisions.FORMATS, default="text",
         help="of a revision: text for readers; json; markdown: a comment for a pull request; sarif: what got worse, as SARIF 2.1.0",
     )  # fmt: skip

@@ -10,14 +10,13 @@ from typing import Any, TypeVar
 
 from ..checking import isolation
 from ..checking.revisions import kept
-from ..history import blaming, changes, comparing, markdown, sarif, told
+from ..history import blaming, changes, comparing, markdown, sarif, timing, told
 from ..history import text as plain_text
 from ..history.folder import Folder
 from ..history.git import GitError, Repository
 from ..history.snapshots import Snapshots, Wanted
 from ..record import views, wire
 from ..record.printed import changes as details
-from ..record.report import FileReport
 from ..system import console
 from .compiled import limits, options_of, stages, supervisor
 from .progress import Progress, progress, say
@@ -43,6 +42,8 @@ def compare(arguments: argparse.Namespace, revision: str, paths: list[str]) -> i
             snapshots = Snapshots(repository, folder)
             wanted = comparing.paths_below(repository.top, names)
             found = ask(comparing.compare(snapshots, repository.sides(revision), wanted, functions))
+            if arguments.time:
+                found.functions = ask(timing.measure(snapshots, found))
             blamed = ask(blaming.blame(snapshots, found, arguments.blame_by)) if arguments.blame else []
             outcome = told.told(found, revision, blamed)
     except GitError as error:
@@ -63,7 +64,7 @@ class Asking:
         self._limits = limits(arguments)
         self._number = 0
 
-    def __call__(self, work: Generator[list[Wanted], list[FileReport | None], T]) -> T:
+    def __call__(self, work: Generator[list[Wanted], list[Any], T]) -> T:
         try:
             wanted = next(work)
             while True:
@@ -71,11 +72,11 @@ class Asking:
         except StopIteration as end:
             return end.value
 
-    def _answers(self, wanted: list[Wanted]) -> list[FileReport | None]:
+    def _answers(self, wanted: list[Wanted]) -> list[Any]:
         requests = [self._request(one) for one in wanted]
         if wanted and not wanted[0].revision.folder:
             return [kept.found(request, isolation.config_of(request.options)) for request in requests]
-        answers: dict[int, FileReport | None] = {}
+        answers: dict[int, Any] = {}
         for request, one in zip(requests, wanted, strict=True):
             self._children.submit(request, self._collector(answers, one))
         while self._children.busy:
@@ -84,11 +85,11 @@ class Asking:
 
     def _request(self, one: Wanted) -> wire.Request:
         self._number += 1
-        return wire.Request(
-            self._number, "check", one.path, None, (), dict(self._options), self._limits, revision=one.revision
-        )
+        method, names, built = ("run", (one.run,), {"build": True}) if one.run else ("check", (), {})
+        options = self._options | built
+        return wire.Request(self._number, method, one.path, None, names, options, self._limits, revision=one.revision)
 
-    def _collector(self, answers: dict[int, FileReport | None], one: Wanted) -> isolation.Deliver:
+    def _collector(self, answers: dict[int, Any], one: Wanted) -> isolation.Deliver:
         stage = self._shown.saying(one.about)
 
         def deliver(frame: bytes) -> None:
@@ -96,7 +97,7 @@ class Asking:
             if event.kind == "progress":
                 stage(event.message)
             elif event.kind == "result":
-                answers[event.id] = one.placed(event.file)
+                answers[event.id] = event.run if one.run else one.placed(event.file)
 
         return deliver
 

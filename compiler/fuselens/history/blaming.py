@@ -10,13 +10,13 @@ A merge brings what the merged branch has: where the branch has the difference a
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from ..record import figures
-from ..record.report import FileReport
-from . import changes
+from . import changes, timing
 from .changes import Change, FunctionChange, Value
 from .comparing import Comparison
 from .git import NOT_COMMITTED, Commit
@@ -24,6 +24,7 @@ from .snapshots import Snapshots, Wanted
 
 How = Literal["auto", "walk", "bisect"]
 HOWS: tuple[How, ...] = ("auto", "walk", "bisect")
+_PROCESSES = 3  # in which a function is timed at one state
 _MOST_WALKED = 32  # states; beyond that they are bisected, unless a walk is asked for
 
 
@@ -49,7 +50,7 @@ class Blamed:
     steps: tuple[Step, ...]
 
 
-Blaming = Generator[list[Wanted], list[FileReport | None], list[Blamed]]
+Blaming = Generator[list[Wanted], list[Any], list[Blamed]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +116,12 @@ class _Trace:
     def __init__(self, snapshots: Snapshots, function: FunctionChange, change: Change) -> None:
         self.snapshots, self.function, self.change = snapshots, function, change
 
-    def steps(
-        self, boundaries: Sequence[_Boundary], how: How
-    ) -> Generator[list[Wanted], list[FileReport | None], list[Step]]:
+    def steps(self, boundaries: Sequence[_Boundary], how: How) -> Generator[list[Wanted], list[Any], list[Step]]:
         if how == "bisect" or (how == "auto" and len(boundaries) > _MOST_WALKED):
             return (yield from self._bisected(boundaries))
         return (yield from self._walked(boundaries, self.change.after))
 
-    def _walked(
-        self, boundaries: Sequence[_Boundary], now: Value
-    ) -> Generator[list[Wanted], list[FileReport | None], list[Step]]:
+    def _walked(self, boundaries: Sequence[_Boundary], now: Value) -> Generator[list[Wanted], list[Any], list[Step]]:
         out: list[Step] = []
         unknown: list[Commit] = []
         for boundary in boundaries:
@@ -140,9 +137,7 @@ class _Trace:
             unknown, now = [], value
         return out
 
-    def _bisected(
-        self, boundaries: Sequence[_Boundary]
-    ) -> Generator[list[Wanted], list[FileReport | None], list[Step]]:
+    def _bisected(self, boundaries: Sequence[_Boundary]) -> Generator[list[Wanted], list[Any], list[Step]]:
         """The newest commit that states which were looked at allow: on its one side the difference is whole, on the other not."""
         newest, oldest = 0, len(boundaries) - 1  # the older state of the oldest boundary is that of the old revision
         asked: dict[int, Value] = {}
@@ -169,9 +164,7 @@ class _Trace:
         perhaps = tuple(boundaries[i].commit for i in range(newest, oldest)) if newest < oldest else ()
         return [replace(step, bisected=True, perhaps=perhaps)]
 
-    def _step(
-        self, boundary: _Boundary, value: Value, now: Value
-    ) -> Generator[list[Wanted], list[FileReport | None], Step]:
+    def _step(self, boundary: _Boundary, value: Value, now: Value) -> Generator[list[Wanted], list[Any], Step]:
         """Of a merge, that of the branch's commit which did it, where one did."""
         commit = boundary.commit
         for parent in commit.parents[1:]:
@@ -193,9 +186,7 @@ class _Trace:
         """Whether a value is as it was at the old revision, or beyond."""
         return value is None or changes.is_as(self.change.kind, value, self.change.before, self.change.after)
 
-    def _value(
-        self, commit: str | None, path: str
-    ) -> Generator[list[Wanted], list[FileReport | None], tuple[bool, Value]]:
+    def _value(self, commit: str | None, path: str) -> Generator[list[Wanted], list[Any], tuple[bool, Value]]:
         """What the change is about at a commit, and whether that is known: a file that cannot be imported tells nothing."""
         if commit is not None and path not in self.snapshots.at(commit).tree.entries:
             return True, self._absent()
@@ -207,10 +198,27 @@ class _Trace:
         if not self.function.function:
             return True, sum(figures.key(d) == self.change.what for d in errors)
         names = (self.function.function, self.function.old_name)
+        if self.change.kind == "time":
+            return (
+                yield from self._time(
+                    commit, path, next((n for n in names if any(r.function == n for r in file.functions)), "")
+                )
+            )
         report = next((r for name in names for r in file.functions if name and r.function == name), None)
         if report is None:
             return not errors, self._absent()
         return True, changes.value(self.change.kind, self.change.what, report)
+
+    def _time(self, commit: str | None, path: str, name: str) -> Generator[list[Wanted], list[Any], tuple[bool, Value]]:
+        """The time at one of both ends that the time at a commit is nearer to: what lies between is noise as well."""
+        before, after = self.change.before, self.change.after
+        assert isinstance(before, float)
+        assert isinstance(after, float)
+        found: list[float] = []
+        for _ in range(_PROCESSES if name else 0):
+            times = yield from timing.times_of(self.snapshots, commit, path, name)
+            found += [times[self.change.what]] if self.change.what in times else []
+        return (True, timing.nearer(statistics.median(found), before, after)) if found else (not name, None)
 
     def _absent(self) -> Value:
         return 0 if self.change.kind in ("break", "finding", "fusion") else None

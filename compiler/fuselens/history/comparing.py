@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import difflib
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..record.report import FileReport, Report
@@ -45,6 +45,9 @@ class Comparison:
     same: int = 0
     old_files: dict[str, str] = field(default_factory=dict)  # files that had another name: now → then
     reports: dict[str, tuple[FileReport | None, FileReport | None]] = field(default_factory=dict)
+    pairs: list[tuple[FunctionChange, Report, Report]] = field(
+        default_factory=list
+    )  # every function that both sides have
 
     @property
     def worse(self) -> list[tuple[FunctionChange, Change]]:
@@ -91,6 +94,7 @@ def compare(snapshots: Snapshots, sides: Sides, wanted: Sequence[str] = (), func
         out.reports.setdefault(name, (before.get(name), None))
     pairs = _Pairs(snapshots, out, old, new, then, now, names)
     out.functions = [f for f in pairs.compared() if f.changes and (not functions or f.function in functions)]
+    out.pairs = [pair for pair in out.pairs if not functions or pair[0].function in functions]
     out.same = pairs.same
     return out
 
@@ -164,7 +168,9 @@ class _Pairs:
     def _pair(self, name: str, before: Report, after: Report, old_file: str = "") -> FunctionChange:
         old_name = before.function if before.function != after.function else ""
         old_file = old_file or (self.names[name] if self.names.get(name, name) != name else "")
-        return FunctionChange(after.function, name, changes.between(before, after), after.span, old_name, old_file)
+        made = FunctionChange(after.function, name, changes.between(before, after), after.span, old_name, old_file)
+        self.out.pairs.append((made, before, after))
+        return made
 
     def _moved(self, gone: list[tuple[str, Report]], new: list[tuple[str, Report]]) -> Iterator[FunctionChange]:
         """Takes pairs out of both lists: of the same text first, then of one that is much alike, in the same file or in one that is
@@ -183,8 +189,7 @@ class _Pairs:
                 if best is not None and best[0] >= least:
                     gone.remove((best[1], best[2]))
                     new.remove((file, report))
-                    made = self._pair(file, best[2], report, best[1] if best[1] != file else "")
-                    yield replace(made, changes=made.changes)
+                    yield self._pair(file, best[2], report, best[1] if best[1] != file else "")
 
     def _body(self, commit: str | None, file: str, function: str) -> list[str]:
         """The lines of a function's body as Python would print them; none where it is not a function of the file."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..record.report import FileReport
 from ..record.wire import Revision
@@ -22,6 +22,7 @@ class Wanted:
     path: str
     revision: Revision
     about: str  # for who waits: "model.py at 1a2b3c4d"
+    run: str = ""  # a function that is to be called, and timed, in place of a check; the answer is a result of that
 
     def placed(self, file: FileReport | None) -> FileReport | None:
         """What was answered, of files below the top: a child that died could not say so."""
@@ -93,6 +94,10 @@ class Snapshots:
             snapshot.reports |= {n: r for n, r in zip(missing, found, strict=True) if r is not None}
             missing = [n for n in missing if n not in snapshot.reports]
         return {n: snapshot.reports[n] for n in names if n in snapshot.reports}
+
+    def wanted_run(self, commit: str | None, name: str, function: str) -> Wanted:
+        """A call of a function as it is, or was. Raises GitError."""
+        return replace(self._wanted(self.at(commit), name, whole=True), run=function)
 
     def _wanted(self, snapshot: Snapshot, name: str, whole: bool) -> Wanted:
         top, behind = str(self.repository.top), snapshot.behind(name)

@@ -29,7 +29,7 @@ def _function(function: ToldFunction) -> list[str]:
     out = [f"  {function.name}{f' (was {was})' if was else ''}"]
     for steps, group in itertools.groupby(function.changes, lambda c: tuple(step.text for step in c.steps)):
         for change in group:
-            why = f": {change.why}" if change.why and change.kind in ("fusion", "status") else ""
+            why = f": {change.why}" if change.why and change.kind in ("fusion", "status", "time") else ""
             out.append(f"    {_LABELS[change.direction]:<{_WIDTH}}  {change.text}{why}{_place(change, function)}")
         out += [f"    {'':<{_WIDTH}}    by {step}" for step in steps]
     return out

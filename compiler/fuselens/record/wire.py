@@ -59,7 +59,7 @@ class Request:
     target: int = 0
     known: dict[str, str] = field(default_factory=dict)  # function → fingerprint of a report that the asker has
     findings: tuple[report.Diagnostic, ...] = ()  # every one of the function, in the report's order
-    revision: Revision | None = None  # of a check: the program is looked at as it was then
+    revision: Revision | None = None  # of a check or a run: the program as it was then
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from ...record.wire import Revision
 
 
 @contextlib.contextmanager
-def placed(revision: Revision) -> Iterator[None]:
+def placed(revision: Revision | None) -> Iterator[None]:
     """In the block, folders of the search path, packages that are installed as links to the working tree (``pip install -e``) and
     the current folder are those of the revision. Calls that were recorded in the working tree's files are those of the revision's."""
-    if revision.folder == revision.top:
+    if revision is None or revision.folder == revision.top:
         yield
         return
     before, here = list(sys.path), os.getcwd()
