@@ -38,6 +38,7 @@ from .work.checking import Checks
 from .work.fix_trials import FixTrials
 from .work.later_texts import LaterTexts
 from .work.live import LiveRuns
+from .work.since import Comparing
 from .work.warming import Warming
 from .work.worker_pool import WorkerPool, WorkerStatus
 
@@ -47,6 +48,7 @@ SHOWN = {
     "code_lens_show",
     "inlay_hints",
     "on_names",
+    "compare_with",
 }  # settings of what is shown: what was checked stays as it is
 logger = logging.getLogger(__name__)
 
@@ -74,6 +76,7 @@ class FuselensServer(LanguageServer):
         self.checks = Checks(self, self.configuration, self.session, self.pool)
         self.warming = Warming(self.configuration, self.pool, self.publish, self.send_status)
         self.trials = FixTrials(self.configuration, self.pool, self.send_status)
+        self.since = Comparing(self.configuration, self.pool, self.since_changed, self.send_status)
         self.later_texts = LaterTexts(self.configuration, self.session, self.pool, self.documents_changed)
         self.ending = Ending(self.leave)
         self.live = LiveRuns(self.publisher.live_changed, self._cell_of)
@@ -147,6 +150,13 @@ class FuselensServer(LanguageServer):
         self.publisher.publish_borrowers()
         self.warming.start(document)
         self.trials.start(document)
+        self.since.again(document)
+        self.refreshes.ask_for_annotations()
+
+    def since_changed(self, document: Document) -> None:
+        """What became of a document since a revision is known, or shown no more."""
+        self.publish(document)
+        self.documents_changed(self.document_uris(document))
         self.refreshes.ask_for_annotations()
 
     def documents_changed(self, changed: list[str]) -> None:
@@ -194,8 +204,12 @@ class FuselensServer(LanguageServer):
         self.protocol.notify(messages.STATUS, body)
 
     def _in_the_background(self) -> list[str]:
-        """What goes on though nobody waits for it. Both may at once: a trial goes on while a C++ compiler works."""
-        works = {"building kernels": self.warming.documents, "trying out fixes": self.trials.documents}
+        """What goes on though nobody waits for it. Several may at once: a trial goes on while a C++ compiler works."""
+        works = {
+            "building kernels": self.warming.documents,
+            "trying out fixes": self.trials.documents,
+            "looking at earlier revisions": self.since.documents,
+        }
         return [
             f"{work} of {', '.join(PurePath(d.path).name for d in waiting)}"
             for work, waiting in works.items()
@@ -214,6 +228,9 @@ class FuselensServer(LanguageServer):
             self.pool.concurrent = self.settings.concurrent_checks
             if changed & SHOWN:
                 self.refreshes.ask_for_annotations()
+            if again and "compare_with" in changed:
+                for document in self.session.documents:
+                    self.since.again(document)
             if again and changed - SHOWN:
                 await self.restart()
         finally:
@@ -231,6 +248,7 @@ class FuselensServer(LanguageServer):
         self.checks.cancel_all()
         self.warming.cancel_all()
         self.trials.cancel_all()
+        self.since.cancel_all()
 
     @property
     def exit_status(self) -> int:

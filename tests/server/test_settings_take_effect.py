@@ -18,6 +18,7 @@ from fuselens.config import from_environment
 from fuselens_server.client import messages
 from fuselens_server.client.configuration import PATIENCE_SECONDS
 from fuselens_server.client.settings import DECLARED
+from tests.history.repositories import Repo
 
 from .conftest import GOOD
 
@@ -100,6 +101,7 @@ EFFECTS: dict[str, tuple[Any, Look, Callable[[Any], bool], Callable[[Any], bool]
     "inlayHints": (False, lambda file: file.hints(), bool, lambda seen: seen == []),
     "tryFixes": (False, lambda file: said(file, "trying out fixes"), bool, lambda seen: seen is False),
     "live": (True, listens, lambda seen: seen is False, bool),
+    "compareWith": ("HEAD", lambda file: said(file, "looking at earlier revisions"), lambda seen: seen is False, bool),
     "warmFiles": (False, lambda file: said(file, "building kernels"), bool, lambda seen: seen is False),
 }
 
@@ -114,6 +116,7 @@ async def begun(new_editor: Any, tmp_path_factory: pytest.TempPathFactory) -> As
     editor = await new_editor().start(root, folders=folders)
     file, _ = await editor.open(folders[0] / "file.py", FILE)
     other, _ = await editor.open(folders[1] / "other.py", FILE)
+    Repo(folders[0]).commit("First")
     yield file, other
     await editor.stop()
 

@@ -161,12 +161,16 @@ class Repository:
         data = self.run("log", "-z", "--first-parent", f"--format={_FIELDS}", *wanted)
         return list(_commits(data))
 
-    def is_behind(self, old: Commit, new: Commit) -> bool:
-        """Whether ``old`` is on the way of first parents that leads to ``new``, or is ``new``."""
-        if old.identity == new.identity:
-            return True
-        found = self.first_parents(old, new)
-        return bool(found) and found[-1].parents[:1] == (old.identity,)
+    def last(self, count: int) -> list[Commit]:
+        """The last commits. Raises GitError."""
+        return list(_commits(self.run("log", "-z", f"-{count}", f"--format={_FIELDS}", "HEAD", "--")))
+
+    def names(self) -> list[tuple[str, str]]:
+        """Branches and tags, those that moved last first, each with the subject of its commit. Raises GitError."""
+        form, kinds = "%(refname:short)%00%(subject)", ("refs/heads", "refs/remotes", "refs/tags")
+        data = self.run("for-each-ref", "--count=50", "--sort=-creatordate", f"--format={form}", *kinds)
+        rows = [line.partition("\0") for line in data.decode(errors="replace").splitlines()]
+        return [(name, about) for name, _, about in rows if not name.endswith("/HEAD")]
 
     def renames(self, old: str, new: str | None) -> dict[str, str]:
         """Python files that have another name in ``new`` (None: the working tree): new name → old name. Raises GitError."""

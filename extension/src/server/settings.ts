@@ -15,6 +15,7 @@ export interface ServerSettings {
   live: boolean;
   warmFiles: boolean;
   tryFixes: boolean;
+  compareWith: string;
 }
 
 /** The server's name of each setting, ours after `fuselens.`, and what holds where nothing is set. */
@@ -30,4 +31,5 @@ export const SETTINGS = [
   { name: "live", key: "live", fallback: false },
   { name: "warmFiles", key: "warmFiles", fallback: true },
   { name: "tryFixes", key: "tryFixes", fallback: true },
+  { name: "compareWith", key: "compareWith", fallback: "" },
 ] as const;

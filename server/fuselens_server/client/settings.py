@@ -49,6 +49,9 @@ class Settings:
     live: bool = False  # what the user's own processes compile of this folder is shown, not only where FUSELENS_LIVE=1
     try_fixes: bool = True  # compile each fix in the background, and compare with eager
     warm_files: bool = True  # build in the background what the user's own run of a file will need
+    compare_with: str = (
+        ""  # a revision of git that open files are compared with; "auto": where the default branch was left
+    )
     concurrent_checks: int = field(default_factory=lambda: max(2, min(4, os.cpu_count() or 2)))
 
     @property
@@ -201,6 +204,12 @@ DECLARED = (
         "After a check, compile each fix of a graph break in the background and compare it with eager PyTorch, so that verified "
         "fixes are told from templates.",
         editor="tryFixes",
+    ),
+    Declared(
+        "compare_with", "compareWith", (str,),
+        "A revision of git that open files are compared with in the background, such as `main` or `HEAD~1`: lines whose compilation got "
+        "worse or better are marked. `auto` is where your work left the default branch. Empty: none, until you ask.",
+        editor="compareWith",
     ),
     Declared("concurrent_checks", "concurrentChecks", (int,), "Files that are checked at once: 2 to 4."),
 )  # fmt: skip

@@ -108,6 +108,7 @@ def _close(ls: FuselensServer, uri: str) -> None:
         ls.checks.cancel(document)
         ls.warming.cancel(document)
         ls.trials.cancel(document)
+        ls.since.cancel(document)
         ls.publisher.cancel_republish(document)
         ls.publisher.unpublish(document)
         ls.publisher.publish_borrowers()
