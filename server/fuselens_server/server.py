@@ -76,7 +76,7 @@ class FuselensServer(LanguageServer):
         self.checks = Checks(self, self.configuration, self.session, self.pool)
         self.warming = Warming(self.configuration, self.pool, self.publish, self.send_status)
         self.trials = FixTrials(self.configuration, self.pool, self.send_status)
-        self.since = Comparing(self.configuration, self.pool, self.since_changed, self.send_status)
+        self.since = Comparing(self.configuration, self.pool, self.refreshes.marked, self.send_status)
         self.later_texts = LaterTexts(self.configuration, self.session, self.pool, self.documents_changed)
         self.ending = Ending(self.leave)
         self.live = LiveRuns(self.publisher.live_changed, self._cell_of)
@@ -151,12 +151,6 @@ class FuselensServer(LanguageServer):
         self.warming.start(document)
         self.trials.start(document)
         self.since.again(document)
-        self.refreshes.ask_for_annotations()
-
-    def since_changed(self, document: Document) -> None:
-        """What became of a document since a revision is known, or shown no more."""
-        self.publish(document)
-        self.documents_changed(self.document_uris(document))
         self.refreshes.ask_for_annotations()
 
     def documents_changed(self, changed: list[str]) -> None:
