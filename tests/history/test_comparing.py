@@ -70,6 +70,25 @@ def test_only_what_is_affected_is_looked_at(repo: Repo) -> None:
     assert sorted(name.partition(" ")[0] for name in asked) == ["user.py", "user.py"]
 
 
+def test_a_module_that_is_called_like_a_library_is_none_of_it(repo: Repo) -> None:
+    """But for where it may be found: in a folder that is no package, or beside the program."""
+    inside = {
+        "deep/__init__.py": "",
+        "deep/torch.py": "x = 1\n",
+        "src/tools.py": "x = 1\n",
+        "deep/beside.py": "x = 1\n",
+    }
+    repo.commit("names", {**inside, "deep/program.py": MODEL.replace("import torch", "import torch, beside")},
+                user=MODEL.replace("import torch", "import torch\nfrom tools import x"))  # fmt: skip
+    repository = Repository.of(repo.folder)
+    with Folder(repository) as folder:
+        snapshot = Snapshots(repository, folder).at(None)
+        assert snapshot.behind("user.py") == ["user.py", "src/tools.py"]
+        assert snapshot.behind("deep/program.py") == [
+            "deep/program.py", "deep/__init__.py", "deep/beside.py", "deep/torch.py",
+        ]  # fmt: skip
+
+
 def test_a_file_that_is_read_counts_and_so_do_all_where_files_are_looked_for(repo: Repo) -> None:
     repo.write("sizes.json", "[1]")
     repo.commit("reads", reader=MODEL.replace("import torch", "import torch\nSIZES = open('sizes.json').read()"),

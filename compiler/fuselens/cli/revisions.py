@@ -37,8 +37,13 @@ def compare(arguments: argparse.Namespace, revision: str, paths: list[str]) -> i
         raise UsageError("name one function, FILE.py::function, or files and folders")
     try:
         repository = Repository.of(Path(names[0]).absolute() if names else Path.cwd())
-        with progress(1) as shown, supervisor(arguments, shown) as children, Folder(repository) as folder:
-            ask = Asking(children, arguments, shown, asked)
+        names_of: dict[str, str] = {}
+        with (
+            progress(1) as shown,
+            supervisor(arguments, shown, lambda path: names_of.get(path, path)) as children,
+            Folder(repository) as folder,
+        ):
+            ask = Asking(children, arguments, shown, asked, names_of)
             snapshots = Snapshots(repository, folder)
             wanted = comparing.paths_below(repository.top, names)
             found = ask(comparing.compare(snapshots, repository.sides(revision), wanted, functions))
@@ -53,12 +58,14 @@ def compare(arguments: argparse.Namespace, revision: str, paths: list[str]) -> i
 
 
 class Asking:
-    """Gives a comparison the reports that it asks for: kept ones, else made in children."""
+    """Gives a comparison the reports that it asks for: kept ones, else made in children. ``names`` gets what a person calls the files
+    that children open."""
 
     def __init__(
-        self, children: isolation.Supervisor, arguments: argparse.Namespace, shown: Progress, asked: tuple[str, ...]
-    ) -> None:
-        self._children, self._shown = children, shown
+        self, children: isolation.Supervisor, arguments: argparse.Namespace, shown: Progress, asked: tuple[str, ...],
+        names: dict[str, str],
+    ) -> None:  # fmt: skip
+        self._children, self._shown, self._names = children, shown, names
         self._options = options_of(arguments) | {"build": False, "keep_sizes": False}
         self._options |= {"stages": list(asked)} if asked else {}
         self._limits = limits(arguments)
@@ -78,6 +85,7 @@ class Asking:
             return [kept.found(request, isolation.config_of(request.options)) for request in requests]
         answers: dict[int, Any] = {}
         for request, one in zip(requests, wanted, strict=True):
+            self._names[one.path] = one.about
             self._children.submit(request, self._collector(answers, one))
         while self._children.busy:
             self._children.turn()

@@ -150,9 +150,14 @@ class Tree:
             elif parts:
                 for file in self._by_last.get(parts[-1], ()):
                     place = _module_path(file).split("/")
-                    if place[-len(parts) :] == parts:
+                    root = "/".join(place[: -len(parts)])
+                    if place[-len(parts) :] == parts and self._may_be_searched(root, importer):
                         yield file
                         yield from self._packages_of(file)
+
+    def _may_be_searched(self, folder: str, importer: str) -> bool:
+        """Whether modules may be found in a folder: it is no package, or a program is run in it."""
+        return folder == posixpath.dirname(importer) or f"{folder}/__init__.py".lstrip("/") not in self.entries
 
     def _at(self, place: str) -> Iterator[str]:
         for file in (f"{place}.py", f"{place}/__init__.py".lstrip("/")):

@@ -6,7 +6,7 @@ stands in code, so that nobody is mentioned by it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 from .text import summary
 from .told import Told, ToldChange, ToldFunction
@@ -44,12 +44,14 @@ def _title(outcome: Told) -> str:
     return "compiled differently" if outcome.functions else "compiled as before"
 
 
-def _table(rows: Iterable[tuple[ToldFunction, ToldChange]]) -> Iterator[str]:
-    yield "| function | worse | commit |"
-    yield "| --- | --- | --- |"
+def _table(rows: Sequence[tuple[ToldFunction, ToldChange]]) -> Iterator[str]:
+    """With a column of commits where they were asked for."""
+    blamed = any(change.steps for _, change in rows)
+    yield f"| function | worse |{' commit |' if blamed else ''}"
+    yield f"| --- | --- |{' --- |' if blamed else ''}"
     for function, change in rows:
-        commit = "<br>".join(_code(step.text) for step in change.steps)
-        yield f"| {_code(function.name)}<br>{_place(function, change)} | {_code(change.text)} | {commit} |"
+        commit = f" {'<br>'.join(_code(step.text) for step in change.steps)} |" if blamed else ""
+        yield f"| {_code(function.name)}<br>{_place(function, change)} | {_code(change.text)} |{commit}"
 
 
 def _place(function: ToldFunction, change: ToldChange) -> str:

@@ -53,10 +53,11 @@ class Snapshot:
 class Snapshots:
     """Those of one repository. One folder holds the files of one commit at a time."""
 
-    def __init__(self, repository: Repository, folder: Folder) -> None:
+    def __init__(self, repository: Repository, folder: Folder, facts: dict[str, Facts] | None = None) -> None:
+        """``facts`` are what is known of sources, by their blobs; what is found out is added."""
         self.repository = repository
         self.folder = folder
-        self._facts: dict[str, Facts] = {}
+        self._facts = {} if facts is None else facts
         self._made: dict[str | None, Snapshot] = {}
         self._built: str | None = None
 

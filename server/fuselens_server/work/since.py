@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fuselens.history import blaming, comparing, told
+from fuselens.history.dependencies import Facts
 from fuselens.history.folder import Folder
 from fuselens.history.git import GitError, Repository, Sides
 from fuselens.history.snapshots import Snapshots, Wanted
@@ -30,6 +31,7 @@ from .worker_pool import Environment, StartError, WorkerDiedError, WorkerPool
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 AUTO = "auto"  # where the work left the default branch
+_MOST_FACTS = 20_000
 _OPTIONS = {"build": False, "keep_sizes": False, "background": True}
 
 
@@ -47,6 +49,7 @@ class Comparing:
         self._pool = pool
         self._changed = changed
         self._on_change = on_change
+        self._facts: dict[str, Facts] = {}  # of sources, by their contents: the next save changes a few
         self._tasks = KeyedTasks[Document](lambda document: f"comparing {document.path}", on_change)
 
     @property
@@ -118,7 +121,9 @@ class Comparing:
 
         folder = Folder(repository)
         try:
-            snapshots = Snapshots(repository, folder)
+            if len(self._facts) > _MOST_FACTS:
+                self._facts = {}
+            snapshots = Snapshots(repository, folder, self._facts)
             wanted = comparing.paths_below(repository.top, [document.path])
             found = await _driven(comparing.compare(snapshots, sides, wanted), answers)
             blamed = await _driven(blaming.blame(snapshots, found), answers)
