@@ -76,6 +76,22 @@ def test_a_merge_is_followed_into_its_branch(repo: Repo) -> None:
     assert dict(blamed(repo, first))[PRINT.format("b")] == [("on the branch", 0, 1)]
 
 
+def test_what_the_old_revision_changed_after_the_two_parted_is_of_no_commit_here(repo: Repo) -> None:
+    repo.commit("first", model=model("a"))
+    repo.git("checkout", "-q", "-b", "feature")
+    repo.commit("on the branch", model=model("a", "b"))
+    repo.git("checkout", "-q", "main")
+    repo.commit("repaired on main", model=model())
+    repo.git("checkout", "-q", "feature")
+    repository = Repository.of(repo.folder)
+    with Folder(repository) as folder:
+        snapshots = Snapshots(repository, folder)
+        found = answered(comparing.compare(snapshots, repository.sides("main")))
+        out = answered(blaming.blame(snapshots, found))
+    steps = {b.change.text: [(s.commit.subject, s.elsewhere) for s in b.steps] for b in out}
+    assert steps == {PRINT.format("a"): [("first", True)], PRINT.format("b"): [("on the branch", False)]}
+
+
 def test_what_a_merge_itself_made_is_the_merges(repo: Repo) -> None:
     first = repo.commit("first", model=model())
     repo.git("checkout", "-q", "-b", "feature")

@@ -31,7 +31,8 @@ _MOST_WALKED = 32  # states; beyond that they are bisected, unless a walk is ask
 @dataclass(frozen=True, slots=True)
 class Step:
     """What one commit did to one difference. ``merged_by`` is the merge that brought it here. ``bisected``: not every state after it
-    was looked at. ``perhaps``: commits after it, or before, of which one may have done it: they cannot be checked."""
+    was looked at. ``perhaps``: commits after it, or before, of which one may have done it: they cannot be checked. ``elsewhere``: no
+    commit here did it, but some of the old revision's own, since ``commit``, which both have behind them."""
 
     commit: Commit
     before: Value
@@ -39,6 +40,7 @@ class Step:
     merged_by: Commit | None = None
     bisected: bool = False
     perhaps: tuple[Commit, ...] = ()
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ class _Boundary:
     older: str
     path: str
     older_path: str
+    elsewhere: bool = False
 
 
 def blame(snapshots: Snapshots, comparison: Comparison, how: How = "auto") -> Blaming:
@@ -84,7 +87,18 @@ def _boundaries_since(snapshots: Snapshots, comparison: Comparison, function: Fu
     start: list[tuple[Commit, str | None]] = [] if comparison.new is not None else [(NOT_COMMITTED, None)]
     commits = repository.first_parents(comparison.old, new)
     made = [*start, *((c, c.identity) for c in commits)]
-    return _boundaries(snapshots, made, comparison.old.identity, function.file, function.old_file)
+    old, end = comparison.old.identity, _end(commits, comparison.old.identity)
+    out = _boundaries(snapshots, made, end, function.file, function.old_file)
+    path = out[-1].older_path if out else function.file
+    older = _path_before(snapshots, end, old, path, function.old_file)
+    if end != old and snapshots.at(end).meaning(path) != snapshots.at(old).meaning(older):
+        out.append(_Boundary(repository.commit(end), end, old, path, older, elsewhere=True))
+    return out
+
+
+def _end(commits: Sequence[Commit], old: str) -> str:
+    """Where a line of first parents begins: at the old revision, or where that one went another way."""
+    return commits[-1].parents[0] if commits and commits[-1].parents else old
 
 
 def _boundaries(
@@ -117,6 +131,8 @@ class _Trace:
         self.snapshots, self.function, self.change = snapshots, function, change
 
     def steps(self, boundaries: Sequence[_Boundary], how: How) -> Generator[list[Wanted], list[Any], list[Step]]:
+        if not boundaries:
+            return []
         if how == "bisect" or (how == "auto" and len(boundaries) > _MOST_WALKED):
             return (yield from self._bisected(boundaries))
         return (yield from self._walked(boundaries, self.change.after))
@@ -167,20 +183,21 @@ class _Trace:
     def _step(self, boundary: _Boundary, value: Value, now: Value) -> Generator[list[Wanted], list[Any], Step]:
         """Of a merge, that of the branch's commit which did it, where one did."""
         commit = boundary.commit
-        for parent in commit.parents[1:]:
+        for parent in () if boundary.elsewhere else commit.parents[1:]:
             known, there = yield from self._value(parent, boundary.path)
             if not known or not changes.is_as(self.change.kind, there, now, value):
                 continue
             repository = self.snapshots.repository
             tip, first = repository.commit(parent), repository.commit(commit.parents[0])
             base = repository.merge_base(first, tip)
-            made = [(c, c.identity) for c in repository.first_parents(base, tip)]
-            inner = _boundaries(self.snapshots, made, base.identity, boundary.path, boundary.older_path)
+            commits = repository.first_parents(base, tip)
+            made, end = [(c, c.identity) for c in commits], _end(commits, base.identity)
+            inner = _boundaries(self.snapshots, made, end, boundary.path, boundary.older_path)
             steps = yield from self._walked(inner, there)
             for step in steps:
                 if changes.is_as(self.change.kind, step.after, now, value):
                     return replace(step, merged_by=step.merged_by or commit)
-        return Step(commit, value, now)
+        return Step(commit, value, now, elsewhere=boundary.elsewhere)
 
     def _was(self, value: Value) -> bool:
         """Whether a value is as it was at the old revision, or beyond."""

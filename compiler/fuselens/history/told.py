@@ -22,7 +22,7 @@ SCHEMA = 1
 class ToldStep:
     """What one commit did; ``commit`` is null for what is not committed yet. ``merged_by`` is the merge that brought it; with
     ``bisected`` not every state after it was looked at; ``perhaps`` are commits of which one may have done it instead, because what
-    they left cannot be checked."""
+    they left cannot be checked. ``elsewhere``: commits of the old revision's own did it, after ``commit``, where the two parted."""
 
     text: str
     before: Value
@@ -31,6 +31,7 @@ class ToldStep:
     merged_by: Commit | None = None
     bisected: bool = False
     perhaps: tuple[Commit, ...] = ()
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +142,15 @@ def _change(change: Change, steps: Sequence[Step], top: str) -> ToldChange:
 def _step(change: Change, step: Step) -> ToldStep:
     return ToldStep(
         step_text(change, step), step.before, step.after, step.commit if step.commit.identity else None, step.merged_by,
-        step.bisected, step.perhaps,
+        step.bisected, step.perhaps, step.elsewhere,
     )  # fmt: skip
 
 
 def step_text(change: Change, step: Step) -> str:
     """``1a2b3c4d (Ann, 2026-03-01, "Use item()")``, with what of a number is the commit's own."""
     said = step.commit.text
+    if step.elsewhere:
+        said = f"no commit here, but by those of the old revision since {said}, where the two parted"
     if step.merged_by is not None:
         said += f", merged by {step.merged_by.short}"
     if (step.before, step.after) != (change.before, change.after) and step.before is not None:

@@ -98,6 +98,8 @@ def sentence(change: ToldChange) -> str:
 
 
 def step_text(step: ToldStep) -> str:
+    if step.elsewhere and step.commit is not None:
+        return f"commits of the old revision's own, after {commit_text(step.commit)}"
     said = commit_text(step.commit) if step.commit is not None else "what is not committed yet"
     if step.perhaps:
         said += f", or one of {len(step.perhaps)} others that cannot be checked"
