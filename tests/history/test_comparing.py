@@ -204,6 +204,16 @@ def test_paths_that_there_are_not(repo: Repo, tmp_path: Path) -> None:
         compared(repo, "HEAD", "../other.py")
 
 
+def test_a_function_that_there_is_not(repo: Repo) -> None:
+    repository = Repository.of(repo.folder)
+    with (
+        Folder(repository) as folder,
+        pytest.raises(GitError, match="has no annotated function 'no', then or now; it has step, other"),
+    ):
+        work = comparing.compare(Snapshots(repository, folder), repository.sides("HEAD"), ["model.py"], ["no"])
+        answered(work)
+
+
 def test_places_without_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "plain").mkdir()
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))

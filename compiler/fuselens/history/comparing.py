@@ -81,6 +81,11 @@ def compare(snapshots: Snapshots, sides: Sides, wanted: Sequence[str] = (), func
     asked = [*wanted, *(renamed[n] for n in now if n in renamed)] if wanted else ()
     then = snapshots.annotated(old, asked)
     _require_something(wanted, now, then, snapshots, sides)
+    known = dict.fromkeys(f for side in (now, then) for every in side.values() for f in every)
+    for function in functions:
+        if function not in known:
+            listed = f"it has {', '.join(known)}" if known else "it has none"
+            raise GitError(f"{wanted[0]} has no annotated function {function!r}, then or now; {listed}")
     names = {name: renamed.get(name, name) for name in now}
     gone = sorted(then.keys() - set(names.values()))
     out.files = len(now)
