@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { diffTitle, inOrder, sideName } from "../src/comparing/stages";
+import { diffTitle, inOrder, revisionItems, sideName } from "../src/comparing/stages";
 import { debugConfiguration, debuggerType } from "../src/debugging/configuration";
 
 const stage = (title: string, differs: boolean) => ({ title, name: "cpp.cpp", graph: 1, before: "", after: "", differs });
@@ -30,4 +30,11 @@ test("the launcher is told the file and the function", () => {
   assert.deepEqual(made.args, ["/w/a b.py", "Net.forward"]);
   assert.equal(made.module, "fuselens.stepping");
   assert.match(made.name, /uncompiled/);
+});
+
+test("what a person types is a revision, too", () => {
+  const known = [{ name: "main", about: "Merge feature" }];
+  assert.deepEqual(revisionItems(known, ""), [{ label: "main", description: "Merge feature" }]);
+  assert.deepEqual(revisionItems(known, " HEAD~3 ").map(({ label }) => label), ["main", "HEAD~3"]);
+  assert.deepEqual(revisionItems(known, "main").map(({ label }) => label), ["main"]);
 });

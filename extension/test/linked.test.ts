@@ -37,6 +37,10 @@ const DATA: Correspondence = {
     { line: 6, share: 0.01, seconds: "1 µs", recompiles: 0 },
     { line: 11, share: 0, seconds: "", recompiles: 3 },
   ],
+  since: [
+    { line: 7, direction: "worse", texts: ["1 break added"] },
+    { line: 13, direction: "better", texts: ["kernels: 3 → 1"] },
+  ],
 };
 const links = new Links(DATA);
 
@@ -81,11 +85,12 @@ test("thousands of lines are looked up in no time that grows with their square",
 
 test("marks of a line", () => {
   const marks = marksOf({ ...DATA, source: [[4, [0, 1, 2, 0], []], ...DATA.source.slice(1)] });
-  assert.deepEqual(marks.get(4), { colours: [0, 1, 2], breaks: false, recompiles: false, heat: 4 });
-  assert.deepEqual(marks.get(7), { colours: [2], breaks: true, recompiles: false, heat: 0 });
-  assert.deepEqual(marks.get(8), { colours: [], breaks: true, recompiles: false, heat: 0 });
-  assert.deepEqual(marks.get(6), { colours: [2, 1], breaks: false, recompiles: false, heat: 1 });
-  assert.deepEqual(marks.get(11), { colours: [], breaks: false, recompiles: true, heat: 0 });
+  assert.deepEqual(marks.get(4), { colours: [0, 1, 2], breaks: false, recompiles: false, heat: 4, since: "" });
+  assert.deepEqual(marks.get(7), { colours: [2], breaks: true, recompiles: false, heat: 0, since: "worse" });
+  assert.deepEqual(marks.get(8), { colours: [], breaks: true, recompiles: false, heat: 0, since: "" });
+  assert.deepEqual(marks.get(6), { colours: [2, 1], breaks: false, recompiles: false, heat: 1, since: "" });
+  assert.deepEqual(marks.get(11), { colours: [], breaks: false, recompiles: true, heat: 0, since: "" });
+  assert.deepEqual(marks.get(13), { colours: [], breaks: false, recompiles: false, heat: 0, since: "better" });
   assert.equal(marks.has(9), false);
   assert.notEqual(keyOf(marks.get(7)!), keyOf(marks.get(8)!));
 });
@@ -94,9 +99,9 @@ const MANIFEST = JSON.parse(readFileSync("package.json", "utf8"));
 const PALETTES = palettes(MANIFEST.contributes.colors);
 
 test("a mark's picture has a bar of each kernel's colour", () => {
-  const address = picture({ colours: [0, 7], breaks: true, recompiles: true, heat: 2 }, PALETTES.dark);
+  const address = picture({ colours: [0, 7], breaks: true, recompiles: true, heat: 2, since: "worse" }, PALETTES.dark);
   const svg = Buffer.from(address.split(",")[1] ?? "", "base64").toString();
-  for (const colour of [PALETTES.dark.kernels[0], PALETTES.dark.kernels[7], PALETTES.dark.break, PALETTES.dark.heat]) {
+  for (const colour of [PALETTES.dark.kernels[0], PALETTES.dark.kernels[7], PALETTES.dark.break, PALETTES.dark.heat, PALETTES.dark.worse]) {
     assert.ok(svg.includes(`fill="${colour}"`), `${colour} in ${svg}`);
   }
   assert.ok(!svg.includes("undefined") && !svg.includes(PALETTES.dark.recompile));

@@ -40,6 +40,7 @@ from .work.fix_trials import FixTrials
 from .work.later_texts import LaterTexts
 from .work.live import LiveRuns
 from .work.proving import Proofs
+from .work.since import Comparing
 from .work.warming import Warming
 from .work.worker_pool import WorkerPool, WorkerStatus
 
@@ -49,6 +50,7 @@ SHOWN = {
     "code_lens_show",
     "inlay_hints",
     "on_names",
+    "compare_with",
 }  # settings of what is shown: what was checked stays as it is
 logger = logging.getLogger(__name__)
 
@@ -77,6 +79,7 @@ class FuselensServer(LanguageServer):
         self.warming = Warming(self.configuration, self.pool, self.publish, self.send_status)
         self.trials = FixTrials(self.configuration, self.pool, self.send_status)
         self.proofs = Proofs(self.configuration, self.pool, self)
+        self.since = Comparing(self.configuration, self.pool, self.refreshes.marked, self.send_status)
         self.later_texts = LaterTexts(self.configuration, self.session, self.pool, self.documents_changed)
         self.kernels = Drafts(self)
         self.ending = Ending(self.leave)
@@ -152,6 +155,7 @@ class FuselensServer(LanguageServer):
         self.warming.start(document)
         self.trials.start(document)
         self.proofs.start(document)
+        self.since.again(document)
         self.refreshes.ask_for_annotations()
 
     def documents_changed(self, changed: list[str]) -> None:
@@ -199,11 +203,13 @@ class FuselensServer(LanguageServer):
         self.protocol.notify(messages.STATUS, body)
 
     def _in_the_background(self) -> list[str]:
-        """What goes on though nobody waits for it. Both may at once: a trial goes on while a C++ compiler works."""
+        """What goes on though nobody waits for it. Several may at once: a trial goes on while a C++ compiler works."""
         works = {
-            "building kernels": self.warming.documents, "trying out fixes": self.trials.documents,
+            "building kernels": self.warming.documents,
+            "trying out fixes": self.trials.documents,
             "proving functions": self.proofs.documents,
-        }  # fmt: skip
+            "looking at earlier revisions": self.since.documents,
+        }
         return [
             f"{work} of {', '.join(PurePath(d.path).name for d in waiting)}"
             for work, waiting in works.items()
@@ -222,6 +228,9 @@ class FuselensServer(LanguageServer):
             self.pool.concurrent = self.settings.concurrent_checks
             if changed & SHOWN:
                 self.refreshes.ask_for_annotations()
+            if again and "compare_with" in changed:
+                for document in self.session.documents:
+                    self.since.again(document)
             if again and changed - SHOWN:
                 await self.restart()
         finally:
@@ -240,6 +249,7 @@ class FuselensServer(LanguageServer):
         self.warming.cancel_all()
         self.trials.cancel_all()
         self.proofs.cancel_all()
+        self.since.cancel_all()
 
     @property
     def exit_status(self) -> int:

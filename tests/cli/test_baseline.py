@@ -174,19 +174,29 @@ def test_the_steps_of_the_action_on_a_repository_with_one_new_break(project: Pat
     git("commit", "-qm", "before", cwd=project)
     (project / "src" / "model.py").write_text(PROGRAM.replace("x * 2", "(print('new'), x * 2)[1]"))
     action: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text())
-    given = {"paths": "src", "baseline": "ci/known.json"}
+    given = {"paths": "src", "baseline": "ci/known.json", "since": "HEAD", "comment": "comment.md"}
     inputs = {name: str(given.get(name, about.get("default", ""))) for name, about in action["inputs"].items()}
     steps = [step for step in action["runs"]["steps"] if "run" in step and "pip install" not in step["run"]]
-    assert len(steps) == 1
-    environment = {name: _filled(value, inputs) for name, value in steps[0].get("env", {}).items()}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-e", "-o", "pipefail", "-c", _filled(steps[0]["run"], inputs)], cwd=project, capture_output=True, text=True,
-        env=os.environ | environment | {"PATH": path, "GITHUB_WORKSPACE": str(project)}, check=False,
-    )  # fmt: skip
+    surroundings = {"PATH": path, "GITHUB_WORKSPACE": str(project), "GITHUB_STEP_SUMMARY": str(project / "summary.md")}
+
+    def run(step: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+        environment = {name: _filled(value, inputs) for name, value in step.get("env", {}).items()}
+        return subprocess.run(
+            ["bash", "-e", "-o", "pipefail", "-c", _filled(step["run"], inputs)], cwd=project, capture_output=True, text=True,
+            env=os.environ | environment | surroundings, check=False,
+        )  # fmt: skip
+
+    check, compare = steps
+    done = run(check)
     assert done.returncode == 1, done.stderr
     (line,) = done.stdout.splitlines()
     assert line.startswith("::warning file=src/model.py,line=10,") and "title=FL103 in two::" in line
+    done = run(compare)
+    assert done.returncode == 1, done.stderr
+    comment = (project / "comment.md").read_text()
+    assert comment.startswith("<!-- fuselens-diff -->\n") and "| `not committed yet` |" in comment
+    assert (project / "summary.md").read_text() == comment
 
 
 def _filled(text: str, inputs: dict[str, str]) -> str:

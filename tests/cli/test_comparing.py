@@ -133,23 +133,6 @@ def test_diff(model: Path) -> None:
     assert status == 1 and re.search(r"^  @@ ", text, re.M)
 
 
-def test_diff_with_a_revision(model: Path) -> None:
-    def git(*arguments: str) -> None:
-        named = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
-        subprocess.run(["git", *named, *arguments], cwd=model.parent, check=True, capture_output=True)
-
-    git("init", "-q")
-    git("add", "model.py")
-    git("commit", "-q", "-m", "first")
-    assert ran("diff", "--rev", "HEAD", "model.py", cwd=model.parent)[0] == 0
-    model.write_text(MODEL.replace("x * 2", "x.sin()"))
-    status, text = ran("diff", "--rev", "HEAD", "model.py::step", cwd=model.parent)
-    assert status == 1 and text.startswith("--- model.py::step at HEAD\n+++ model.py::step\n")
-    assert "  + kernel sin_tanh_softmax_0 (forward)" in text
-    status, text = ran("diff", "--rev", "nowhere", "model.py", cwd=model.parent)
-    assert status == 2 and "git does not show model.py at nowhere" in text
-
-
 def test_diff_of_modes_and_targets(model: Path) -> None:
     status, text = ran("diff", "model.py::step", "--to-target", "cuda:sm_90", cwd=model.parent)
     assert status == 1 and "  target: auto → cuda:sm_90" in text
@@ -160,8 +143,9 @@ def test_diff_of_modes_and_targets(model: Path) -> None:
     ("arguments", "why"),
     [
         (["model.py"], "give one thing to compare with"),
-        (["model.py", "model.py", "--rev", "HEAD"], "give one thing to compare with"),
-        (["."], "give one thing to compare with"),
+        (["model.py", "model.py", "--to-mode", "default"], "give one thing to compare with"),
+        (["model.py", "model.py", "--blame"], "--blame is about revisions: name one first"),
+        (["model.py", "model.py", "--format", "sarif"], "--format sarif is for a comparison with a revision"),
         (["model.py", "none.py"], "none.py: no such file"),
         (["model.py", "--to-mode", "fastest"], "as_mode is 'fastest'"),
     ],

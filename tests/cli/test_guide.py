@@ -32,11 +32,15 @@ def pattern(lines: list[str]) -> str:
     )
 
 
-@pytest.mark.parametrize(("guide", "least"), [("debugging", 15), ("migrating", 1), ("distributed", 2)])
+@pytest.mark.parametrize(
+    ("guide", "least"), [("debugging", 15), ("migrating", 1), ("distributed", 2), ("revisions", 3)]
+)
 def test_a_guide(guide: str, least: int, tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("FUSELENS_", "OMP_"))}
     environment["FUSELENS_CACHE_DIR"] = str(tmp_path / "cache")
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    environment |= {"GIT_AUTHOR_NAME": "Ann", "GIT_AUTHOR_EMAIL": "ann@example.com", "GIT_CONFIG_GLOBAL": os.devnull}
+    environment |= {"GIT_COMMITTER_NAME": "Ann", "GIT_COMMITTER_EMAIL": "ann@example.com"}
     commands = 0
     for kind, text in _BLOCK.findall((GUIDES / f"{guide}.md").read_text()):
         if kind == "python":

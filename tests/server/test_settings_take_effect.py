@@ -20,6 +20,7 @@ from fuselens.pins.records import Unit, Verified
 from fuselens_server.client import messages
 from fuselens_server.client.configuration import PATIENCE_SECONDS
 from fuselens_server.client.settings import DECLARED
+from tests.history.repositories import Repo
 
 from .conftest import GOOD
 
@@ -113,6 +114,7 @@ EFFECTS: dict[str, tuple[Any, Look, Callable[[Any], bool], Callable[[Any], bool]
     "pins": (False, of_pins, lambda seen: seen == {"FL621"}, lambda seen: seen == set()),
     "live": (True, listens, lambda seen: seen is False, bool),
     "proveSeconds": (1, lambda file: said(file, "proving functions"), lambda seen: seen is False, bool),
+    "compareWith": ("HEAD", lambda file: said(file, "looking at earlier revisions"), lambda seen: seen is False, bool),
     "warmFiles": (False, lambda file: said(file, "building kernels"), bool, lambda seen: seen is False),
 }
 
@@ -129,6 +131,7 @@ async def begun(new_editor: Any, tmp_path_factory: pytest.TempPathFactory) -> As
     await editor.start(root, {"proveSeconds": None}, folders=folders)
     file, _ = await editor.open(folders[0] / "file.py", FILE)
     other, _ = await editor.open(folders[1] / "other.py", FILE)
+    Repo(folders[0]).commit("First")
     yield file, other
     await editor.stop()
 

@@ -544,6 +544,7 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
     from .. import live
     from . import check, trials
     from .parsing import FileRefused
+    from .revisions.placed import placed
 
     live.switch_off()
     notices.switch_off()
@@ -561,7 +562,8 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
     chosen = config_of(options)
     if request.method == "run":
         (function,) = request.functions
-        run = check.run_function(request.path, function, request.source, chosen, gradients, progress)
+        with placed(request.revision):
+            run = check.run_function(request.path, function, request.source, chosen, gradients, progress)
         send(wire.Event(request.id, "result", run=run))
     elif request.method == "values":
         (function,) = request.functions
@@ -613,10 +615,21 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
             send(wire.Event(request.id, "early", file=file))
 
         until = time.monotonic() + (request.limits.seconds * _TRIED_UNTIL or float("inf"))
-        file = check.check_file(
-            request.path, request.source, request.functions, chosen, progress, request.known, early, until
-        )
-        send(wire.Event(request.id, "result", file=file))
+
+        def checked() -> FileReport:
+            tell = early if request.revision is None else None
+            return check.check_file(
+                request.path, request.source, request.functions, chosen, progress, request.known, tell, until
+            )
+
+        if request.revision is not None:
+            from .revisions import kept
+
+            if request.options.get("background"):
+                _step_back()
+            send(wire.Event(request.id, "result", file=kept.checked(request, chosen, checked)))
+        else:
+            send(wire.Event(request.id, "result", file=checked()))
 
 
 def _step_back() -> None:

@@ -31,6 +31,7 @@ _ABOUT = {
     "cubin": "kernels for GPUs",
     "measured": "measured times",
     "inputs": "what recorded runs called functions with",
+    "report": "reports of revisions",
 }
 KINDS = tuple(_ABOUT)
 _DAY = 86400

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from ..checking import isolation
+from ..history import told
 from ..record import views
 from ..record.plain import to_plain
 from ..record.printed import baseline, checked, folder, schema
@@ -163,8 +164,9 @@ def _explained(files: Collection[FileReport], asked: tuple[str, ...]) -> str:
 
 
 def print_schema(arguments: argparse.Namespace) -> int:
-    """The JSON Schema of what ``--format json`` prints."""
-    console.say(json.dumps(schema.of_files(), indent=1))
+    """The JSON Schema of what ``--format json`` of a command prints."""
+    of = told.json_schema() if arguments.command == "diff" else schema.of_files()
+    console.say(json.dumps(of, indent=1))
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +52,10 @@ def _collector(results: dict[int, FileReport], shown: Progress, path: str) -> is
 
 
 @contextlib.contextmanager
-def supervisor(arguments: argparse.Namespace, shown: Progress) -> Iterator[isolation.Supervisor]:
-    """A supervisor with torch loaded. What user code prints goes to stderr: stdout is the report."""
+def supervisor(
+    arguments: argparse.Namespace, shown: Progress, named: Callable[[str], str] = lambda path: path
+) -> Iterator[isolation.Supervisor]:
+    """A supervisor with torch loaded. What user code prints goes to stderr, below the name of its file: stdout is the report."""
     ready = isolation.preload()
     if ready.file is not None:
         found = ready.file.diagnostics[0]
@@ -61,7 +63,9 @@ def supervisor(arguments: argparse.Namespace, shown: Progress) -> Iterator[isola
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)  # imports from the project's root work, but never before an installed package
-    children = isolation.Supervisor(jobs=getattr(arguments, "jobs", 1), echo=shown.echo)
+    children = isolation.Supervisor(
+        jobs=getattr(arguments, "jobs", 1), echo=lambda path, output: shown.echo(named(path), output)
+    )
     try:
         yield children
     finally:

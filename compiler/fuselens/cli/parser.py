@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import config
+from ..history import blaming, changes
 from ..record import wire
-from . import bisect, caches, checks, diff, doctor, kernels, others, runs
+from . import bisect, caches, checks, diff, doctor, kernels, others, revisions, runs
 
 _STATUS = """exit status:
   0  all is well, also where the reader of the output left early
@@ -37,8 +38,10 @@ _EXAMPLES = {
         "fuselens bench --modes default,max-autotune --rounds 3 model.py::step",
     ),
     "diff": (
-        "fuselens diff old.py::step new.py::step",
-        "fuselens diff --rev HEAD~1 model.py            # the file as it was, and as it is",
+        "fuselens diff main                             # what became of every function since main",
+        "fuselens diff --blame v1.0 src/model.py        # and which commit did it",
+        "fuselens diff --fail-on worse origin/main...   # in a pull request: since it left main",
+        "fuselens diff old.py::step new.py::step        # two files",
         "fuselens diff --to-mode max-autotune --stage fuse model.py::step",
         "fuselens diff --to-target cuda:sm_90 model.py::step",
     ),
@@ -64,7 +67,7 @@ _EXAMPLES = {
     ),
     "doctor": ("fuselens doctor",),
     "serve": ("fuselens serve --log-level DEBUG",),
-    "schema": ("fuselens schema > report.schema.json",),
+    "schema": ("fuselens schema > report.schema.json", "fuselens schema diff"),
 }
 
 Run = Callable[[argparse.Namespace], int]
@@ -94,7 +97,13 @@ def parser() -> argparse.ArgumentParser:
     )
     bench.add_argument("--rounds", type=_positive, default=1, help="processes for each (default 1)")
     _effects(bench)
-    _diff(command("diff", diff.diff, "say what two compilations of a function have different"))
+    _diff(
+        command(
+            "diff",
+            diff.diff,
+            "say what functions are compiled to now and were at a revision of git, or what two compilations of one have different",
+        )
+    )
     _bisect(
         command(
             "bisect",
@@ -113,7 +122,8 @@ def parser() -> argparse.ArgumentParser:
     command("doctor", doctor.doctor, "look at all that compiling needs here, and say how to repair what does not work")
     codes = command("codes", others.codes, "list the diagnostic codes, or explain one")
     codes.add_argument("code", nargs="?")
-    command("schema", checks.print_schema, "print the JSON Schema of what `check --format json` prints")
+    schema = command("schema", checks.print_schema, "print the JSON Schema of what `--format json` of a command prints")
+    schema.add_argument("command", nargs="?", choices=("check", "diff"), default="check", help="by default check")
     serve = command("serve", others.serve, "start the language server on stdin and stdout")
     serve.add_argument("arguments", nargs=argparse.REMAINDER, help="passed to the server")
     return out
@@ -180,13 +190,34 @@ def _effects(command: argparse.ArgumentParser) -> None:
 
 
 def _diff(command: argparse.ArgumentParser) -> None:
-    command.add_argument("target", metavar="FILE.py[::function]")
     command.add_argument(
-        "other", metavar="OTHER.py[::function]", nargs="?", help="what it is compared with; or one of:"
+        "what", metavar="WHAT", nargs="+",
+        help="a revision of git (HEAD~1, main, v1.0, A..B, main...) and then files, folders or FILE.py::function, by default all; or "
+        "two files, or one with --to-mode or --to-target",
+    )  # fmt: skip
+    command.add_argument("--to-mode", metavar="MODE", help="compare a function with what another mode makes of it")
+    command.add_argument("--to-target", metavar="TARGET", help="compare it with what is made for another target")
+    command.add_argument("--blame", action="store_true", help="of a revision: say which commit made each difference")
+    command.add_argument(
+        "--blame-by", choices=blaming.HOWS, default="auto",
+        help="how: walk looks at every state since the revision, the newest first; bisect at a few; auto bisects what has more than 32",
+    )  # fmt: skip
+    command.add_argument(
+        "--time", action="store_true",
+        help="of a revision: also call functions of both sides whose kernels differ, in processes that take turns; a difference counts "
+        "where all of one side are slower than all of the other",
+    )  # fmt: skip
+    command.add_argument(
+        "--format", choices=revisions.FORMATS, default="text",
+        help="of a revision: text for readers; json; markdown: a comment for a pull request; sarif: what got worse, as SARIF 2.1.0",
+    )  # fmt: skip
+    command.add_argument(
+        "--fail-on", metavar="WHAT,…",
+        help=f"of a revision: exit with status 1 for worse, any (difference), or kinds: {', '.join(changes.KINDS)}",
+    )  # fmt: skip
+    command.add_argument(
+        "-v", "--verbose", action="store_true", help="of a revision: also every guard, kernel and fusion that differs"
     )
-    command.add_argument("--rev", metavar="REVISION", help="compare with the file as git has it at REVISION")
-    command.add_argument("--to-mode", metavar="MODE", help="compare with what another mode makes of it")
-    command.add_argument("--to-target", metavar="TARGET", help="compare with what is made for another target")
     command.add_argument(
         "--stage",
         action="append",
@@ -194,6 +225,7 @@ def _diff(command: argparse.ArgumentParser) -> None:
         metavar="STAGE",
         help="also the lines of a stage's text (repeatable; all)",
     )
+    command.add_argument("-j", "--jobs", type=_positive, default=1, help="files compiled at once (default 1)")
     _compile_options(command)
 
 

@@ -8,10 +8,11 @@ tuples, lists and dictionaries of these; and whether gradients were recorded. A 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import json
 import math
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,13 +46,33 @@ class Call(NamedTuple):
             return function(*self.args, **self.kwargs)
 
 
+_below: contextvars.ContextVar[tuple[str, str] | None] = contextvars.ContextVar("fuselens_files_below", default=None)
+
+
+@contextlib.contextmanager
+def of_files_below(folder: str, top: str) -> Iterator[None]:
+    """In the block, files below ``folder`` are called as those below ``top`` were."""
+    token = _below.set((folder, top))
+    try:
+        yield
+    finally:
+        _below.reset(token)
+
+
+def _place(file: str) -> str:
+    path, below = Path(file).resolve(), _below.get()
+    if below is not None and path.is_relative_to(below[0]):
+        path = Path(below[1], path.relative_to(below[0]))
+    return str(path)
+
+
 class Recording:
     """The calls of one function, by its file and qualified name; of a library's, those of one program, by its path."""
 
     def __init__(self, cache: Path, file: str, function: str, program: str) -> None:
         self._cache = Cache(cache)
-        of = {"program": str(Path(program).resolve())} if is_library_file(file) else {}
-        self._key = key_of({"file": str(Path(file).resolve()), "function": function, **of})
+        of = {"program": _place(program)} if is_library_file(file) else {}
+        self._key = key_of({"file": _place(file), "function": function, **of})
 
     def calls(self) -> list[Any]:
         """Plain descriptions of calls, oldest first."""

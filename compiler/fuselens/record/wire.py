@@ -30,6 +30,16 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Revision:
+    """The program as it was, or is, at one time: its files are below ``folder``, and those of the working tree below ``top``.
+    The report is slim, speaks of files below ``top``, and is kept under ``key``. Without a folder only a kept one is given."""
+
+    top: str
+    folder: str = ""
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """``check`` compiles the annotated functions of ``path`` (all, or those named in ``functions`` by qualified name);
     ``run`` executes one of them compiled and eagerly; ``values`` runs one's graphs as they were captured and tells what
@@ -51,6 +61,7 @@ class Request:
     target: int = 0
     known: dict[str, str] = field(default_factory=dict)  # function → fingerprint of a report that the asker has
     findings: tuple[report.Diagnostic, ...] = ()  # every one of the function, in the report's order
+    revision: Revision | None = None  # of a check or a run: the program as it was then
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@
 import { dirname, posix } from "node:path";
 import * as vscode from "vscode";
 import { Comparisons } from "../comparing/compare";
+import { compareSince, stopComparing } from "../comparing/since";
 import { debugFunction } from "../debugging/debug";
 import { type Notes, show, toEditor } from "../documents/stageDocuments";
 import { SERVER_DOCUMENTS, SERVER_EXPLAIN, SERVER_PREVIEW, SERVER_VALUES, type StageDocument } from "../server/protocol";
@@ -60,6 +61,8 @@ export class FunctionCommands {
       command("fuselens.compareModes", (target) => this.named(target, (name) => this.comparisons.compare(target.file, name, "mode"))),
       command("fuselens.showValues", (target) => this.named(target, (name) => this.showValues(target.file, name))),
       command("fuselens.debugFunction", (target) => this.named(target, (name) => debugFunction(this.session, target.file, name))),
+      command("fuselens.compareWithRevision", (target) => compareSince(this.session, target.file)),
+      command("fuselens.stopComparing", (target) => stopComparing(this.session, target.file)),
       vscode.commands.registerCommand("fuselens.preview", (file?: string, wanted?: boolean) =>
         this.attempt("fuselens.preview", () => this.preview(file, wanted ?? true)),
       ),

@@ -1,5 +1,6 @@
 // The marks beside line numbers, as pictures: a bar for each kernel, a bolt where the graph breaks, an arrow where a run compiled
-// again, and how much of the last run's time was spent there.
+// again, how much of the last run's time was spent there, and a triangle that points down where code is compiled worse than at a revision
+// (up where it is better).
 
 import type { Correspondence } from "../server/protocol";
 
@@ -11,14 +12,17 @@ export interface Mark {
   recompiles: boolean;
   /** From 1 (little of the time) to 4; 0 for what was not timed. */
   heat: number;
+  /** Since a revision; "" where nothing is compared, or nothing changed. */
+  since: "" | "worse" | "better";
 }
 
+const NONE: Mark = { colours: [], breaks: false, recompiles: false, heat: 0, since: "" };
 const MOST_BARS = 3;
 
 /** The marks of a file, by line. */
-export function marksOf({ kernels, source, breaks, heat }: Correspondence): Map<number, Mark> {
+export function marksOf({ kernels, source, breaks, heat, since }: Correspondence): Map<number, Mark> {
   const out = new Map<number, Mark>();
-  const at = (line: number): Mark => out.get(line) ?? { colours: [], breaks: false, recompiles: false, heat: 0 };
+  const at = (line: number): Mark => out.get(line) ?? NONE;
   for (const [line, numbers] of source) {
     const colours = [...new Set(numbers.flatMap((number) => kernels[number]?.colour ?? []))];
     if (colours.length > 0) {
@@ -31,12 +35,15 @@ export function marksOf({ kernels, source, breaks, heat }: Correspondence): Map<
   for (const { line, share, recompiles } of heat) {
     out.set(line, { ...at(line), heat: share > 0 ? Math.min(4, Math.ceil(share * 4)) : 0, recompiles: recompiles > 0 });
   }
+  for (const { line, direction } of since) {
+    out.set(line, { ...at(line), since: direction });
+  }
   return out;
 }
 
 /** Equal for marks that look the same. */
-export function keyOf({ colours, breaks, recompiles, heat }: Mark): string {
-  return `${colours.join(",")} ${breaks} ${recompiles} ${heat}`;
+export function keyOf({ colours, breaks, recompiles, heat, since }: Mark): string {
+  return `${colours.join(",")} ${breaks} ${recompiles} ${heat} ${since}`;
 }
 
 export interface Palette {
@@ -44,9 +51,11 @@ export interface Palette {
   break: string;
   recompile: string;
   heat: string;
+  worse: string;
+  better: string;
 }
-export const LIGHT = { break: "#B05A00", recompile: "#6A3FA0", heat: "#C62828" };
-export const DARK = { break: "#FFB454", recompile: "#C9A6FF", heat: "#FF6B60" };
+export const LIGHT = { break: "#B05A00", recompile: "#6A3FA0", heat: "#C62828", worse: "#AD1457", better: "#00695C" };
+export const DARK = { break: "#FFB454", recompile: "#C9A6FF", heat: "#FF6B60", worse: "#FF7AB2", better: "#4DD0B1" };
 
 /** A picture of 16 × 16, as an address. Lines of one kernel touch, so that their bars are one. */
 export function picture(mark: Mark, palette: Palette): string {
@@ -63,7 +72,10 @@ export function picture(mark: Mark, palette: Palette): string {
           `<path d="M9.8 3v3.6H6.2z" fill="${palette.recompile}"/>`,
         ]
       : [];
-  const parts = [...heat, ...symbol, ...bars].join("");
+  const since =
+    mark.since === "" ? [] : [`<path d="${mark.since === "worse" ? "M0 9.5h7L3.5 16z" : "M0 16h7L3.5 9.5z"}" fill="${palette[mark.since]}"/>`];
+  const above = since.length > 0 ? symbol.map((drawn) => `<g transform="translate(1.6 -.6) scale(.62)">${drawn}</g>`) : symbol;
+  const parts = [...heat, ...above, ...since, ...bars].join("");
   const svg = `<svg xmlns="http://www.w3.org/2000/svg" width="16" height="16" viewBox="0 0 16 16">${parts}</svg>`;
   return `data:image/svg+xml;base64,${Buffer.from(svg).toString("base64")}`;
 }

@@ -237,6 +237,22 @@ export const SERVER_COMPARE = "fuselens.server.compare";
 export const SERVER_FUNCTIONS = "fuselens.server.functions";
 export const SERVER_FIRST_LINE = "fuselens.server.firstLine";
 export const SERVER_VALUES = "fuselens.server.values";
+export const SERVER_SINCE = "fuselens.server.since";
+export const SERVER_REVISIONS = "fuselens.server.revisions";
+
+/** What the command `fuselens.server.since` returns: what became of a file since a revision; null where nothing is compared. */
+export interface SinceRevision {
+  /** "1 of 1 file affected: functions 1 worse." */
+  sentence: string;
+  /** "1a2b3c4d (Ann, 2026-03-01, "First") → the working tree" */
+  sides: string;
+}
+
+/** One entry of the list that the command `fuselens.server.revisions` returns. */
+export interface Revision {
+  name: string;
+  about: string;
+}
 
 /** What the command `fuselens.server.compare` returns: two compilations of a function. */
 export interface Comparison {
@@ -300,6 +316,8 @@ export interface Correspondence {
   forms: Record<string, string>;
   breaks: number[];
   heat: { line: number; share: number; seconds: string; recompiles: number }[];
+  /** What became of lines since a revision. */
+  since: { line: number; direction: "worse" | "better"; texts: string[] }[];
 }
 
 /** Asks what there is to show of an open file; null where the server does not have it open. */

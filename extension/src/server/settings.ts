@@ -17,6 +17,7 @@ export interface ServerSettings {
   pins: boolean;
   tryFixes: boolean;
   proveSeconds: number;
+  compareWith: string;
 }
 
 /** The server's name of each setting, ours after `fuselens.`, and what holds where nothing is set. */
@@ -34,4 +35,5 @@ export const SETTINGS = [
   { name: "pins", key: "pins", fallback: true },
   { name: "tryFixes", key: "tryFixes", fallback: true },
   { name: "proveSeconds", key: "proveSeconds", fallback: 60 },
+  { name: "compareWith", key: "compareWith", fallback: "" },
 ] as const;

@@ -36,6 +36,8 @@ FUNCTIONS = "fuselens.server.functions"
 FIRST_LINE = "fuselens.server.firstLine"
 VALUES = "fuselens.server.values"
 MARK_DYNAMIC = "fuselens.server.markDynamic"
+SINCE = "fuselens.server.since"
+REVISIONS = "fuselens.server.revisions"
 
 EDIT_KERNEL = "fuselens.server.editKernel"
 VERIFY_KERNEL = "fuselens.server.verifyKernel"
@@ -144,6 +146,14 @@ class Heat(TypedDict):
     recompiles: int
 
 
+class Since(TypedDict):
+    """What became of a line's code, or of the function on it, since a revision of git."""
+
+    line: int
+    direction: str  # "worse" or "better"; where both, "worse"
+    texts: list[str]
+
+
 class CorrespondenceResult(TypedDict):
     """Lines count from 0. Kernels and documents are numbers in the lists."""
 
@@ -155,6 +165,7 @@ class CorrespondenceResult(TypedDict):
     forms: dict[str, str]  # what the document's place may show: "loops", "cpp", …
     breaks: list[int]
     heat: list[Heat]
+    since: list[Since]
 
 
 @attrs.define

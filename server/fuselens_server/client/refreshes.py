@@ -12,6 +12,7 @@ from pygls.exceptions import JsonRpcException
 
 if TYPE_CHECKING:
     from ..server import FuselensServer
+    from ..texts.session import Document
 
 PATIENCE_SECONDS = 5.0  # with a client that does not answer
 
@@ -43,6 +44,12 @@ class Refreshes:
             self._ask(lsp.WORKSPACE_CODE_LENS_REFRESH, lambda: server.workspace_code_lens_refresh_async(None))
         if server.client("workspace.inlay_hint.refresh_support"):
             self._ask(lsp.WORKSPACE_INLAY_HINT_REFRESH, lambda: server.workspace_inlay_hint_refresh_async(None))
+
+    def marked(self, document: Document) -> None:
+        """What became of a document since a revision is known, or shown no more."""
+        self._server.publish(document)
+        self._server.documents_changed(self._server.document_uris(document))
+        self.ask_for_annotations()
 
     def ask_for_content(self, uri: str) -> None:
         if self._server.client("workspace.text_document_content"):

@@ -53,6 +53,9 @@ class Settings:
     try_fixes: bool = True  # compile each fix in the background, and compare with eager
     warm_files: bool = True  # build in the background what the user's own run of a file will need
     prove_seconds: float = 60.0  # that a proof of one function may take; 0: none is made
+    compare_with: str = (
+        ""  # a revision of git that open files are compared with; "auto": where the default branch was left
+    )
     concurrent_checks: int = field(default_factory=lambda: max(2, min(4, os.cpu_count() or 2)))
 
     @property
@@ -223,6 +226,12 @@ DECLARED = (
         "When there is nothing else to do, compare each function with eager PyTorch and with float64, on its inputs and on others, for so "
         "many seconds. 0: never.",
         minimum=0, editor="proveSeconds",
+    ),
+    Declared(
+        "compare_with", "compareWith", (str,),
+        "A revision of git that open files are compared with in the background, such as `main` or `HEAD~1`: lines whose compilation got "
+        "worse or better are marked. `auto` is where your work left the default branch. Empty: none, until you ask.",
+        editor="compareWith",
     ),
     Declared("concurrent_checks", "concurrentChecks", (int,), "Files that are checked at once: 2 to 4."),
 )  # fmt: skip

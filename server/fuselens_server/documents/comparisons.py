@@ -5,20 +5,26 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
+from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams
 
 from fuselens.config import MODES
+from fuselens.history import told
+from fuselens.history.git import GitError, Repository
+from fuselens.history.text import summary
 from fuselens.record.report import Report
 
 from ..client import messages
 from ..server import FuselensServer
 from ..texts.session import Document
 from ..work.comparing import NotCompiledError, compiled_with, values_of
+from ..work.since import AUTO, NotComparedError
 from . import changes
 
+_COMMITS = 30  # that are offered
 TARGETS = ("cpu", "cuda:sm_90")
 T = TypeVar("T")
 _FAILED = lsp.LSPErrorCodes.RequestFailed.value
@@ -47,6 +53,32 @@ def register(server: FuselensServer) -> None:
         )  # fmt: skip
         return _told(choices[0][0], before, choices[1][0], after)
 
+    @server.command(messages.SINCE)
+    async def since(ls: FuselensServer, uri: str, revision: str | None = None) -> dict[str, Any] | None:
+        """Compares a file with a revision of git, by default with where the work left the default branch; saving compares again.
+        An empty revision takes the marks away."""
+        document = ls.document(uri)
+        if revision == "":
+            ls.since.forget(document)
+            return None
+        await ls.checks.finished(document)
+        document.compared_with = revision or AUTO
+        ls.since.cancel(document)
+        outcome = await _for_a_person(
+            ls, f"Fuselens: compare {PurePath(document.path).name} with {revision or 'the default branch'}",
+            lambda say: ls.since.compare(document, revision or AUTO, say),
+        )  # fmt: skip
+        return {"sentence": summary(outcome), "sides": outcome.sides, "outcome": told.json_ready(outcome)}
+
+    @server.command(messages.REVISIONS)
+    async def revisions(ls: FuselensServer, uri: str) -> list[dict[str, str]]:
+        """What a file may be compared with: name, and what it is."""
+        document = ls.document(uri)
+        try:
+            return await asyncio.to_thread(_revisions, Path(document.path))
+        except GitError as error:
+            raise JsonRpcException(str(error), _FAILED) from error
+
     @server.command(messages.VALUES)
     async def values(ls: FuselensServer, uri: str, qualname: str) -> str:
         """What each node of a function's captured graphs computes on its example inputs, as Python text."""
@@ -69,10 +101,19 @@ async def _for_a_person(ls: FuselensServer, title: str, work: Callable[[Callable
         try:
             async with ls.show_progress(title, task.cancel) as progress:
                 return await work(progress.report)
-        except NotCompiledError as error:
+        except (NotCompiledError, NotComparedError) as error:
             raise JsonRpcException(str(error), _FAILED) from error
         except asyncio.CancelledError:  # by the progress bar, which must be answered too
             raise JsonRpcException("cancelled", lsp.LSPErrorCodes.RequestCancelled.value) from None
+
+
+def _revisions(path: Path) -> list[dict[str, str]]:
+    """Where the default branch was left, then branches and tags, then the last commits. Raises GitError."""
+    repository = Repository.of(path)
+    base = repository.default_base()
+    named = [{"name": base.short, "about": f"{base.subject} ({base.author}): where your work left the default branch"}]
+    named += [{"name": name, "about": about} for name, about in repository.names()]
+    return named + [{"name": c.short, "about": f"{c.subject} ({c.author})"} for c in repository.last(_COMMITS)]
 
 
 def _saves(document: Document, qualname: str) -> tuple[Report, Report]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from fuselens.record.report import Graph, Kernel, Report, Span, Stage
 from fuselens_server.client import messages
 from fuselens_server.documents.stages import stage_document
+from fuselens_server.features import since
 from fuselens_server.features.locations import find_stage
 from fuselens_server.features.summary import duration
 from fuselens_server.texts.document_uri import ReportDocument
@@ -75,6 +76,7 @@ def linked(view: View, owner: View, document: ReportDocument | None) -> messages
         forms=_forms(owner, document),
         breaks=sorted({line for report in view.reports() for d in report.breaks for line in lines.start(d.span)}),
         heat=_heat(view),
+        since=since.lines(view),
     )
 
 

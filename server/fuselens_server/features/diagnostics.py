@@ -15,7 +15,7 @@ from lsprotocol import types as lsp
 from fuselens.record.diagnostics import told_as_cause
 from fuselens.record.report import Diagnostic, Frame, Severity, Span
 from fuselens.source.discovery import import_span
-from fuselens_server.features import last_run
+from fuselens_server.features import last_run, since
 from fuselens_server.features.locations import user_location
 from fuselens_server.texts.document_uri import CodeDocument
 from fuselens_server.texts.tracked_text import TrackedText
@@ -242,7 +242,7 @@ def _encode(
 ) -> Finding:
     encoded = lsp.Diagnostic(
         range=place,
-        message=_message(diagnostic),
+        message=_message(diagnostic, since.added_by(view, diagnostic)),
         severity=SEVERITY.get(diagnostic.severity, lsp.DiagnosticSeverity.Warning),
         code=diagnostic.code,
         code_description=lsp.CodeDescription(str(CodeDocument(diagnostic.code))),
@@ -253,14 +253,14 @@ def _encode(
     return Finding(diagnostic, encoded, text)
 
 
-def _message(diagnostic: Diagnostic) -> str:
+def _message(diagnostic: Diagnostic, added: str) -> str:
     """The headline and the cause. What helps is an action, and stands on the code's page with all that there is to say."""
     lines = [diagnostic.message, *map(_shortened, diagnostic.explanation.split("\n")[:_MOST_LINES])]
     if diagnostic.cost:
         lines.append(f"Cost: {diagnostic.cost}.")
     if diagnostic.cause:
         lines.append(f"Follows from {diagnostic.cause}.")
-    return "\n".join(line for line in lines if line)
+    return "\n".join(line for line in (*lines, added) if line)
 
 
 @lru_cache(maxsize=4096)  # with each keystroke, of all that is shown

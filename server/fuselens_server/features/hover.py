@@ -11,7 +11,7 @@ from fuselens.record.report import Graph, Report
 from fuselens.source.discovery import Annotated
 from fuselens_server.documents import stages as documents
 from fuselens_server.documents.hover import document_hover
-from fuselens_server.features import last_run, summary
+from fuselens_server.features import last_run, since, summary
 from fuselens_server.features.hovers.guards import guards_line, parameter_hover
 from fuselens_server.features.hovers.lines import line_hover
 from fuselens_server.features.hovers.links import Links
@@ -44,7 +44,9 @@ def hover(view: View, position: lsp.Position, link: Links | None = None) -> lsp.
         if _within(position, view.parsed.anchor(function.name_span)):
             report = view.function(function.qualname)
             parts = _function(view, function, report, link) if report else []
-            return _hover(view, [*parts, *last_run.about(view, function)], view.parsed.anchor(function.name_span))
+            place = view.parsed.anchor(function.name_span)
+            changed = since.about(view, place.start.line, whole=True)
+            return _hover(view, [*parts, *changed, *last_run.about(view, function)], place)
         for parameter in function.parameters:
             place = view.parsed.range(parameter.span)
             if place and _within(position, place):
@@ -54,7 +56,8 @@ def hover(view: View, position: lsp.Position, link: Links | None = None) -> lsp.
     word, place = _word(view, position) or ("", None)
     parts = line_hover(view, line, word, position, link) if line is not None else []
     seen = [*last_run.shapes(view, position, word), *last_run.kernels(view, position)]
-    return _hover(view, [*parts, *seen], place)
+    changed = since.about(view, position.line, whole=False)
+    return _hover(view, [*changed, *parts, *seen], place)
 
 
 def _hover(view: View, parts: list[str], place: lsp.Range | None) -> lsp.Hover | None:

@@ -11,6 +11,7 @@ from lsprotocol import types as lsp
 
 from fuselens.record.report import Inputs, Shape, Span, Tensor
 from fuselens.source.discovery import Annotated
+from fuselens_server.features import since
 from fuselens_server.features.locations import user_location
 from fuselens_server.texts.view import View
 
@@ -38,7 +39,7 @@ def register(server: FuselensServer) -> None:
         view = ls.view(params.text_document.uri)
         if view is None or not ls.configuration.of(view.path).inlay_hints:
             return []
-        return [*inlay_hints(view, params.range), *assumed(view, params.range)]
+        return [*inlay_hints(view, params.range), *assumed(view, params.range), *since.hints(view, params.range)]
 
 
 def tensor_text(tensor: Tensor) -> str:

@@ -26,7 +26,7 @@ from .correspondence import Correspondence
 from .observed import Observed
 from .rebase import rebased
 from .tracked_text import Edit, TrackedText, changed, whole_change
-from .view import KeptRun, View
+from .view import KeptRun, SinceRevision, View
 
 Predictions = Mapping[str, Sequence[Diagnostic]]  # by the annotated function
 _OF_KERNELS = ("FL3", "FL4", "FL5")  # codes of what is found after capture
@@ -96,6 +96,8 @@ class Document:
         self.published = False  # the client was told about this file
         self.given = ""  # the result that the client has
         self.heard: set[tuple[str, str, str]] = set()  # runs that recorded a function, each checked for once
+        self.since: SinceRevision | None = None  # what became of it since a revision
+        self.compared_with = ""  # the revision that somebody asked for; "" for none
         self.preview = False  # looked at as if it compiled its modules
         self._parsed_version: object = None
         self._edited: EditedModule | None = None  # of the text that was last parsed, where that is parsed by pieces
@@ -120,6 +122,8 @@ class Document:
             self.checking = self.checking.after(edit, text)
         if self.ran:
             self.ran = Ran(self.ran.observed, self.ran.text.after(edit, text))
+        if self.since:
+            self.since = replace(self.since, text=self.since.text.after(edit, text))
 
     def observe(self, observed: Observed) -> None:
         """Takes what a run says. It runs what is on disk when it is first heard of."""
@@ -410,6 +414,7 @@ class Session:
             other_text=lru_cache(self._other_text),
             definitions=document.parsed.definitions,
             runs=document.runs,
+            since=document.since,
         )
         return view if functions or checked else self._borrowed(document, view)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lsprotocol import types as lsp
 
+from fuselens.history.told import Told
 from fuselens.record.report import Diagnostic, FileReport, Report, RunResult, Span
 from fuselens.source.discovery import Annotated, Defined
 
@@ -39,6 +40,20 @@ class KeptRun:
 
 
 @dataclass(frozen=True, slots=True)
+class SinceRevision:
+    """What became of a file's functions since a revision of git, and the text that this refers to: what was saved then."""
+
+    told: Told
+    text: TrackedText
+
+    def span(self, path: str, span: Span | None) -> Span | None:
+        """A place that was told, where it is in the file ``path``."""
+        if span is None or not path.replace("\\", "/").endswith("/" + span.file):
+            return None
+        return replace(span, file=path)
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """Plain data. ``report`` is the last good one; ``failures`` are set when a later check gave none."""
 
@@ -64,6 +79,7 @@ class View:
     other_text: Callable[[str], SourceText | None] = _no_text  # the text of another file, for its columns
     definitions: Callable[[], Sequence[Defined]] = _no_functions  # all functions of ``parsed``, found when asked for
     runs: Mapping[str, KeptRun] = field(default_factory=dict)  # by the annotated function
+    since: SinceRevision | None = None
 
     @property
     def stale(self) -> bool:

@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import views
+from ..figures import counts, key, moved_bytes
 from ..report import Diagnostic, FileReport, Report
 
 SCHEMA = 1
-_RECOMPILED = ("FL201", "FL202", "FL205")
-_EAGER = ("FL301", "FL402", "FL403", "FL404", "FL406")
 
 
 class BaselineError(Exception):
@@ -46,19 +45,10 @@ class News:
     finding: Diagnostic | None = None
 
 
-def key(found: Diagnostic) -> str:
-    return f"{found.code} {found.message}"
-
-
-def _counts(found: Diagnostic) -> bool:
-    """Whether a finding is one that a program can get worse by."""
-    return found.severity in ("error", "warning") or found.code in (*_RECOMPILED, *_EAGER)
-
-
 def findings(file: FileReport) -> Iterator[tuple[str, Diagnostic]]:
     """What counts of a file, each with its function: every break, whatever it is called, and what prevents or recompiles."""
     breaks = {id(d) for report in file.functions for d in report.breaks}
-    return (pair for pair in views.file_diagnostics(file) if id(pair[1]) in breaks or _counts(pair[1]))
+    return (pair for pair in views.file_diagnostics(file) if id(pair[1]) in breaks or counts(pair[1]))
 
 
 def accepted(files: Sequence[FileReport], folder: str) -> dict[str, Accepted]:
@@ -80,14 +70,6 @@ def accepted(files: Sequence[FileReport], folder: str) -> dict[str, Accepted]:
 
 def _relative(file: str, folder: str) -> str:
     return os.path.relpath(os.path.abspath(file), os.path.abspath(folder)).replace(os.sep, "/")
-
-
-def moved_bytes(report: Report) -> int | None:
-    """What the kernels of a function read and write in a call; None where that is not known."""
-    moved = [(k.bytes_read, k.bytes_written) for k in report.kernels]
-    if any(read is None or written is None for read, written in moved):
-        return None
-    return sum((read or 0) + (written or 0) for read, written in moved)
 
 
 def news(files: Sequence[FileReport], before: Mapping[str, Accepted], folder: str) -> list[News]:

@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from .. import views
+from ..figures import key, moved_bytes, status
 from ..report import FileReport, Report
-from .baseline import key, moved_bytes
-from .checked import status
 
 _MOST = 12  # of one kind that are listed
 
@@ -30,9 +29,14 @@ def text(
     out = [f"{name}: only in {names[0]}" for name in before if name not in after and not same_name]
     out += [f"{name}: only in {names[1]}" for name in after if name not in before and not same_name]
     for name, a, b in pairs:
-        lines = [*_numbers(a, b), *_lists(a, b), *_texts(a, b, names, stages)]
+        lines = of_function(a, b, names, stages)
         out += [name, *(f"  {line}" for line in lines)] if lines else []
     return "\n".join([f"--- {names[0]}", f"+++ {names[1]}", *out]) if out else ""
+
+
+def of_function(a: Report, b: Report, names: tuple[str, str], stages: Sequence[str] = ()) -> list[str]:
+    """Every line of what two reports have different."""
+    return [*_numbers(a, b), *_lists(a, b), *_texts(a, b, names, stages)]
 
 
 def _numbers(a: Report, b: Report) -> Iterator[str]:

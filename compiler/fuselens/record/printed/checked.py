@@ -8,27 +8,16 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
 
 from .. import views
+from ..figures import STATUSES, status
 from ..report import Diagnostic, FileReport, Report, Span
 
-Status = Literal["whole", "with breaks", "eager in part", "not compiled"]
-STATUSES: tuple[Status, ...] = ("whole", "with breaks", "eager in part", "not compiled")
 _LISTED = ("error", "warning")
 _ASKED_FOR = ("FL931", "FL933")  # what ranks do, where they were asked for
 _LONGEST_NAME = 40
 _LEVELS = {"error": "error", "warning": "warning", "information": "notice", "hint": "notice"}
 DECORATE = "no function of it is compiled: decorate one with @fuselens.compile"
-
-
-def status(report: Report) -> Status:
-    """How far a function is compiled."""
-    if not report.compiled or report.refused:
-        return "not compiled"
-    if report.breaks:
-        return "with breaks"
-    return "eager in part" if any(graph.fallback for graph in report.graphs) or report.prevented else "whole"
 
 
 def listed(report: Report) -> list[Diagnostic]:

@@ -12,10 +12,10 @@ from html import escape
 from pathlib import Path
 
 from .. import live_memory, views
+from ..figures import status
 from ..fusion_sentences import why_apart
 from ..guard_sentences import recompiled_when
 from ..report import Decision, Diagnostic, Graph, Guard, Kernel, Report, Span, Stage, Timing
-from .checked import status
 
 _COLOURS = ("#4493f8", "#3fb950", "#d29922", "#db61a2", "#a371f7", "#f0883e", "#39c5cf", "#e5534b")
 MOST_TEXT = 200_000  # characters of one stage

@@ -12,7 +12,7 @@ from ..report import FileReport, Span
 from ..views import SourceOf, characters, file_diagnostics, read_text, source_lines
 
 _SARIF_LEVELS = {"error": "error", "warning": "warning", "information": "note", "hint": "note"}
-_SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def sarif(
@@ -27,25 +27,25 @@ def sarif(
                 "ruleId": found.code,
                 "level": _SARIF_LEVELS[found.severity],
                 "message": {"text": found.message},
-                "locations": [_sarif_location(found.span, file.file, source_of, function)],
+                "locations": [location(found.span, file.file, source_of, function)],
             }
             if new is not None:
                 result["baselineState"] = "new" if id(found) in new else "unchanged"
             if len(found.stack) > 1:
-                frames = [{"location": _sarif_location(f.span, file.file, source_of, f.function)} for f in found.stack]
+                frames = [{"location": location(f.span, file.file, source_of, f.function)} for f in found.stack]
                 result["stacks"] = [{"frames": frames[::-1]}]
             results.append(result)
     used = sorted({result["ruleId"] for result in results})
     driver = {
         "name": "fuselens",
         "version": version,
-        "rules": [_sarif_rule(code) for code in used],
+        "rules": [rule(code) for code in used],
     }
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
-    return json.dumps({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1)
+    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1)
 
 
-def _sarif_rule(code: str) -> dict[str, Any]:
+def rule(code: str) -> dict[str, Any]:
     entry = diagnostics.TABLE.get(code)
     if entry is None:
         return {"id": code}
@@ -59,7 +59,7 @@ def _sarif_rule(code: str) -> dict[str, Any]:
     }
 
 
-def _sarif_location(span: Span | None, file: str, source_of: SourceOf, function: str) -> dict[str, Any]:
+def location(span: Span | None, file: str, source_of: SourceOf, function: str) -> dict[str, Any]:
     physical: dict[str, Any] = {"artifactLocation": {"uri": _uri(span.file if span else file)}}
     if span is not None:
         lines = source_lines(span.file, source_of)

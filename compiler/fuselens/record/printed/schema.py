@@ -37,6 +37,16 @@ def of_files() -> dict[str, Any]:
     }
 
 
+def of_class(cls: type, name: str, title: str) -> dict[str, Any]:
+    """Of one dataclass as it is printed."""
+    defined: dict[str, Any] = {}
+    body = _schema(cls, defined)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:fuselens:{name}", "title": title, **body,
+        "$defs": dict(sorted(defined.items())),
+    }  # fmt: skip
+
+
 def _schema(hint: Any, defined: dict[str, Any]) -> dict[str, Any]:
     if hint in _SCALARS:
         return dict(_SCALARS[hint])

@@ -19,7 +19,9 @@ from .place import KINDS
 from .store import SCHEMA, Cache
 
 _ABOUT = "fuselens.json"
-_LEFT_OUT = frozenset({"inputs", "live"})  # what recorded runs were called with is about a machine's own runs
+_LEFT_OUT = frozenset(
+    {"inputs", "live", "report"}
+)  # what runs were called with, and reports, are about a machine's own files
 _LARGEST = 1 << 30  # bytes of one entry
 
 

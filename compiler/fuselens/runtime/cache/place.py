@@ -30,7 +30,7 @@ SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
 TAG_TEXT = SIGNATURE + b"\n# This folder is a cache that fuselens made: `fuselens cache clear` empties it.\n"
 KINDS = {  # what entries are called: <kind>/<two digits>/<forty digits><suffix>
     "graph": (".forward", ".backward", ".sizes"), "results": ("",), "cpp": (".so",), "cubin": ("",), "measured": (".json",),
-    "inputs": (".json",), "keys": (".json",), "varied": (".json",), "live": (),
+    "inputs": (".json",), "keys": (".json",), "varied": (".json",), "live": (), "report": ("",),
     "frame": (".0", ".1", ".2", ".3", ".s0", ".s1", ".s2", ".s3", ".s4", ".s5", ".s6", ".s7"),
 }  # fmt: skip
 SHARED = frozenset(
