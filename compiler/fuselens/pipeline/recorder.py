@@ -27,6 +27,7 @@ from . import graph_cache
 from .cache_keys import facts_of, told_inputs
 
 if TYPE_CHECKING:
+    from ..footprint.ledger import Ledger
     from ..inputs.graph_programs import GraphPrograms
     from ..inputs.node_values import NodeValues
     from ..runtime.kernel_times import Probe
@@ -58,6 +59,7 @@ class Recorder:
         self.follower: live.Follower | None = None
         self.values: NodeValues | None = None  # hears every node of its graphs, which run as they were captured
         self.programs: GraphPrograms | None = None  # writes its graphs as programs; they run as they were captured
+        self.ledger: Ledger | None = None  # its graphs allocate there, and compute nothing
         self.probed: list[tuple[list[report.KernelRun], Probe]] | None = None  # C++ units, for who times their kernels
         self.keeps_frames = True  # False: its graphs go to a backend of the program's own
         self.seconds = 0.0
@@ -150,7 +152,7 @@ class Recorder:
         """Whether the program runs for its own sake: nobody looks at how it is compiled."""
         config = self.config
         options = config.freezing or config.explore or config.weightless or config.guard_costs or config.until
-        seen = self.texts or self.values is not None or self.programs is not None
+        seen = self.texts or self.values is not None or self.programs is not None or self.ledger is not None
         return config.backend == "fuselens" and config.build and self.keeps_frames and not options and not seen
 
     def _on_new(self) -> None:
