@@ -43,7 +43,7 @@ def bound(program: Program, run: Run) -> Call:
     """The callable of a program."""
     record, config, generated = run.graph, run.config, program.generated
     with run.stage("build"):
-        built = build(program, generated, config, run.target, run.phase, run.title)
+        built = build(program, generated, config, run.target, run.phase, run.title, run.when_out)
     record.timings += [replace(t, stage=run.named(t.stage)) for t in built.timings]
     record.cached = built.cached and (run.phase == "forward" or record.cached)
     run.looked_up(run.named("kernels"), built.cached, "" if built.cached else "they were not built before")

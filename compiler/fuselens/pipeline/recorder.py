@@ -21,7 +21,7 @@ from ..capture.program import marks, switches
 from ..capture.tracing.tracer import describe_tensor
 from ..config import Config, last_stage
 from ..inputs import recorded_inputs
-from ..record import logs, notices, report
+from ..record import live_memory, logs, notices, report
 from ..record.diagnostics import make
 from . import graph_cache
 from .cache_keys import facts_of, told_inputs
@@ -271,6 +271,11 @@ class Run:
         span, backward = self.captured.span, " backward" if self.phase == "backward" else ""
         place = f" ({Path(span.file).name}:{span.line})" if span is not None else ""
         return f"{self.recorder.report.function} graph {self.graph.id}{backward}{place}"
+
+    def when_out(self) -> str:
+        """What is said where the graph finds no memory."""
+        told = self.recorder.report
+        return live_memory.when_out(self.graph, self.phase, told.function, told.file)
 
     def again(self) -> Run:
         """The same captured graph compiled once more, a graph of its own in the report."""

@@ -224,6 +224,7 @@ from .surroundings import (
     initialise_lazy,
     is_collective,
     is_of_communication,
+    is_out_of_memory,
     leave_dispatch_modes,
     leave_groups,
     make_parameter,

@@ -419,6 +419,13 @@ def ranks_of(group: str) -> list[int]:
     return torch.distributed.get_process_group_ranks(private.resolve_group(group))
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, of a GPU or of the machine."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return type(error) is RuntimeError and "DefaultCPUAllocator: can't allocate memory" in str(error)
+
+
 def is_of_communication(error: BaseException) -> bool:
     """Whether a library that communicates has raised it."""
     return isinstance(error, torch.distributed.DistError) or any(

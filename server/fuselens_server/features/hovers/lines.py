@@ -218,13 +218,27 @@ class _Line:
 
     def _others(self) -> str:
         """What it does to memory, and choices of other kinds."""
-        rows = [escape_but_code(text) for graph in self.graphs for text in live_memory.at(graph, self.here)]
+        rows = list(self._of_step())
+        rows += [escape_but_code(text) for graph in self.graphs for text in live_memory.at(graph, self.here)]
         alike: dict[str, list[Decision]] = defaultdict(list)
         for d in self.decisions:
             if d.code not in _OWN_LINE and self.here(d.span):
                 alike[d.reason].append(d)
         rows += [_decision(found) for found in list(alike.values())[:_MOST_DECISIONS]]
         return bullets(list(dict.fromkeys(rows))[:_MOST_SAID])
+
+    def _of_step(self) -> Iterator[str]:
+        """What the line holds when a step of training holds most."""
+        step = self.report.step
+        if step is None:
+            return
+        held = [one for one in step.held if self.here(one.span)]
+        if held:
+            kinds = ", ".join(f"{live_memory.bytes_text(one.bytes)} {one.kind}" for one in held)
+            whole = f"of {live_memory.bytes_text(step.peak)} at the peak of a step, in the {step.phase}"
+            yield f"holds {live_memory.bytes_text(sum(one.bytes for one in held))} {whole}: {kinds}"
+        if self.here(step.span):
+            yield f"a step of training holds most here{'' if step.fits else ', and does not fit'}"
 
     # --- line 3: links, and the loops ----------------------------------------------------------------------------------
 
