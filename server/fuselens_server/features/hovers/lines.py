@@ -108,7 +108,7 @@ class _Line:
         return span is not None and _covers(self.view, (span,), self.line)
 
     def told(self, word: str, position: lsp.Position, link: Links, *, excerpt: bool) -> list[str]:
-        parts = [self._became(word), self._fusion()]
+        parts = [self._became(word), self._step(), self._fusion()]
         if self.graphs:
             parts += [self._links(link, position), self._excerpt() if excerpt else "", self._others()]
         return [part for part in parts if part]
@@ -184,6 +184,21 @@ class _Line:
         others = [f"{text} ({escape(calls[key][0].reason)})" for key, text in told.items() if key[1] != "extern"]
         yield from _first(others, _MOST_ROWS)
 
+    # --- memory of a step ----------------------------------------------------------------------------------------------
+
+    def _step(self) -> str:
+        """What the line holds when a step of training holds most."""
+        step, text = self.report.step, live_memory.bytes_text
+        if step is None:
+            return ""
+        held = [one for one in step.held if self.here(one.span)]
+        kinds = ", ".join(f"{text(one.bytes)} {one.kind}" for one in held)
+        whole = f"of {text(step.peak)} at the peak of a step, in the {step.phase}"
+        said = [f"holds **{text(sum(one.bytes for one in held))}** {whole}: {kinds}"] if held else []
+        if self.here(step.span):
+            said.append(f"the most is held here{'' if step.fits else ', and it does not fit'}")
+        return "; ".join(said)
+
     # --- line 2: fusion ----------------------------------------------------------------------------------------------
 
     def _fusion(self) -> str:
@@ -218,27 +233,13 @@ class _Line:
 
     def _others(self) -> str:
         """What it does to memory, and choices of other kinds."""
-        rows = list(self._of_step())
-        rows += [escape_but_code(text) for graph in self.graphs for text in live_memory.at(graph, self.here)]
+        rows = [escape_but_code(text) for graph in self.graphs for text in live_memory.at(graph, self.here)]
         alike: dict[str, list[Decision]] = defaultdict(list)
         for d in self.decisions:
             if d.code not in _OWN_LINE and self.here(d.span):
                 alike[d.reason].append(d)
         rows += [_decision(found) for found in list(alike.values())[:_MOST_DECISIONS]]
         return bullets(list(dict.fromkeys(rows))[:_MOST_SAID])
-
-    def _of_step(self) -> Iterator[str]:
-        """What the line holds when a step of training holds most."""
-        step = self.report.step
-        if step is None:
-            return
-        held = [one for one in step.held if self.here(one.span)]
-        if held:
-            kinds = ", ".join(f"{live_memory.bytes_text(one.bytes)} {one.kind}" for one in held)
-            whole = f"of {live_memory.bytes_text(step.peak)} at the peak of a step, in the {step.phase}"
-            yield f"holds {live_memory.bytes_text(sum(one.bytes for one in held))} {whole}: {kinds}"
-        if self.here(step.span):
-            yield f"a step of training holds most here{'' if step.fits else ', and does not fit'}"
 
     # --- line 3: links, and the loops ----------------------------------------------------------------------------------
 
