@@ -156,6 +156,30 @@ def step(x):
     assert step.peak >= 4 * weights
 
 
+@pytest.mark.parametrize(
+    ("loop", "says"),
+    [
+        ("for _ in range(3):\n        model(*batch()).backward()\n    optimizer.step()\n    optimizer.zero_grad()", ""),
+        (
+            "for _ in range(3):\n        loss = model(*batch())\n        optimizer.zero_grad()\n        loss.backward()",
+            "drops gradients after",
+        ),
+        (
+            "while True:\n        for _ in range(2):\n            model(*batch()).backward()\n"
+            "        optimizer.step()\n        optimizer.zero_grad()",
+            "adds gradients up",
+        ),
+    ],
+)
+def test_what_the_loop_does_with_gradients(looks: Looks, loop: str, says: str) -> None:
+    start = DEEP.index("for _ in range(3):")
+    usual, step = stepped(looks(DEEP)), stepped(looks(DEEP[:start] + loop + "\n"))
+    told = [note for note in step.notes if "gradients" in note]
+    assert [says in note for note in told] == [True] * bool(says)
+    more = step.phases["forward"] - usual.phases["forward"]
+    assert abs(more - (usual.kinds["parameters"] if says else 0)) < 64
+
+
 def test_without_a_backward(looks: Looks) -> None:
     step = stepped(
         looks("""

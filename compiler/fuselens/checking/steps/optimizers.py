@@ -40,6 +40,41 @@ def of_text(source: str, parameters: Sequence[torch.Tensor]) -> torch.optim.Opti
     return None
 
 
+ADDED_UP, ZEROED_LATE = "added up", "zeroed late"
+
+
+def gradients_in(source: str, function: str) -> str:
+    """What the program's loop does with gradients, as its text says: they are ``ADDED_UP`` over several backwards, are ``ZEROED_LATE``,
+    after ``function`` was called, or, "", are gone when it is called."""
+    tree = ast.parse(source)
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+
+    def around(node: ast.AST) -> ast.AST | None:
+        while node in parents:
+            node = parents[node]
+            if isinstance(node, ast.For | ast.While | ast.FunctionDef | ast.AsyncFunctionDef):
+                return node if isinstance(node, ast.For | ast.While) else None
+        return None
+
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
+    methods = {
+        name: [n for n in calls if isinstance(n.func, ast.Attribute) and n.func.attr == name]
+        for name in ("backward", "zero_grad")
+    }
+    loop = next((found for n in methods["backward"] if (found := around(n)) is not None), None)
+    if loop is None or not methods["zero_grad"]:
+        return ""
+    inside = set(ast.walk(loop))
+    zeroed = [n for n in methods["zero_grad"] if n in inside]
+    if not zeroed:
+        return ADDED_UP if any(around(n) is not None for n in methods["zero_grad"]) else ""
+    called = [
+        n.lineno for n in calls if n in inside and ast.unparse(n.func).partition(".")[0] == function.partition(".")[0]
+    ]
+    backward = min(n.lineno for n in methods["backward"] if n in inside)
+    return ZEROED_LATE if any(line < n.lineno < backward for line in called for n in zeroed) else ""
+
+
 def _made_in(source: str) -> Iterator[tuple[type[torch.optim.Optimizer], dict[str, Any]]]:
     tree = ast.parse(source)
     modules, names = {"torch.optim"}, dict[str, str]()

@@ -77,6 +77,7 @@ class Step:
         self.modules = modules_of(subject.found.target, (*subject.inputs.args, *subject.inputs.kwargs.values()))
         self.parameters = list(dict.fromkeys(p for m in self.modules for p in m.parameters()))
         self.optimizers = self._optimizers(subject.source)
+        self.gradients = optimizers.gradients_in(subject.source, subject.name.rpartition(".")[2])
         self.notes: list[str] = []
         self._found: dict[tuple[Any, ...], StepMemory] = {}
         self._compiled: dict[Any, tuple[Any, Recorder]] = {}
@@ -139,7 +140,7 @@ class Step:
             for tensor in torch_private.PYTREE.tree_leaves(state):
                 if isinstance(tensor, torch.Tensor) and (number := ledger.number_of(tensor)) is not None:
                     ledger.blocks[number - 1].kind = "optimizer state"
-        self.notes = _notes(ledger, recorder, bool(self.optimizers), self.config)
+        self.notes = _notes(ledger, recorder, bool(self.optimizers), self.gradients)
         return curve.step_memory(
             ledger, window, target=self.target if architecture else "cpu", sizes=known, axis=self.sizes.axis,
             optimizer=optimizers.described(self.optimizers), notes=tuple(self.notes), **limit_of(self.config),
@@ -171,16 +172,22 @@ class Step:
             t for t in torch_private.PYTREE.tree_leaves(result) if isinstance(t, torch.Tensor) and t.requires_grad
         ]
         losses = [t for t in leaves if not t.dim()] or leaves
+        if self.gradients == optimizers.ZEROED_LATE and losses:
+            self._zero()
         try:
             if losses and torch.is_grad_enabled():
                 torch.autograd.backward(losses, [torch.ones_like(t) for t in losses])
             if not ledger.updated and any(p.grad is not None for p in self.parameters):
                 for optimizer in self.optimizers:
                     optimizer.step()
-                for parameter in self.parameters:
-                    parameter.grad = None
+                if not self.gradients:
+                    self._zero()
         except Exception as error:
             raise StepRaised from error
+
+    def _zero(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
 
     def _like_a_gpu(self, architecture: int) -> AbstractContextManager[None]:
         """On a GPU, optimizers update all parameters at once unless they are told not to."""
@@ -232,8 +239,14 @@ def _without_gradients(parameters: Sequence[torch.nn.Parameter]) -> Iterator[Non
             parameter.grad = None
 
 
-def _notes(ledger: Ledger, recorder: Recorder, updates: bool, config: Config) -> list[str]:
-    found = []
+_OF_GRADIENTS = {
+    optimizers.ADDED_UP: "the program adds gradients up: those of the call before are there",
+    optimizers.ZEROED_LATE: "the program drops gradients after the forward: those of the step before are there until then",
+}
+
+
+def _notes(ledger: Ledger, recorder: Recorder, updates: bool, gradients: str) -> list[str]:
+    found = [_OF_GRADIENTS[gradients]] if gradients else []
     places = {span for span in ledger.undecided if span is not None}
     if ledger.undecided:
         lines = ", ".join(sorted({f"line {span.line}" for span in places})) or "a library"
