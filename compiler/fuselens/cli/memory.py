@@ -21,23 +21,14 @@ def memory(arguments: argparse.Namespace) -> int:
     chosen = named(arguments.target)
     if not chosen:
         raise UsageError(f"{arguments.target} has no annotated functions")
-    reports = compiled(chosen, arguments, **_options(arguments))
+    arguments.step_memory, arguments.step_sizes = True, ",".join(arguments.size)
+    reports = compiled(chosen, arguments)
     if arguments.format == "json":
         console.say(json.dumps([_plain(one) for report in reports for one in report.functions], indent=1))
     else:
         for report in reports:
             _print(report)
     return int(any(not _is_well(report) for report in reports))
-
-
-def _options(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {
-        "step_memory": True,
-        "card": arguments.card or "",
-        "step_limit": arguments.limit or "",
-        "step_sizes": ",".join(arguments.size),
-        "step_optimizer": arguments.optimizer or "",
-    }
 
 
 def _print(report: FileReport) -> None:

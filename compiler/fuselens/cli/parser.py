@@ -204,10 +204,16 @@ def _memory(command: argparse.ArgumentParser) -> None:
         "--card", choices=config.CARDS, metavar="CARD", help=f"what it has to fit: {', '.join(config.CARDS)}"
     )
     command.add_argument(
-        "--limit", metavar="SIZE", help="the memory that it has to fit, such as 40GiB; goes before the card's"
+        "--limit",
+        dest="step_limit",
+        metavar="SIZE",
+        help="the memory that it has to fit, such as 40GiB; goes before the card's",
     )
     command.add_argument(
-        "--optimizer", metavar="NAME", help="of torch.optim, such as adamw; none; by default the program's own"
+        "--optimizer",
+        dest="step_optimizer",
+        metavar="NAME",
+        help="of torch.optim, such as adamw; none; by default the program's own",
     )
     command.add_argument("--format", choices=("text", "json"), default="text", help="json: the record of each step")
     _compile_options(command)
