@@ -82,10 +82,9 @@ class Imagined:
             found = (self.graph.buffers[name] for name in names if name)
             return [(tuple(map(size, b.sizes)), tuple(map(size, b.strides)), ITEMSIZE[b.dtype]) for b in found]
 
-        parts = node.target.split(".")
-        self.ledger.scratch(
-            parts[1] if len(parts) > 1 else "", tensors(extern_reads(node)), tensors(node.outputs), node.spans, phase
-        )
+        packet = (*node.target.split("."), "")[1]
+        given, made = tensors(extern_reads(node)), tensors(node.outputs)
+        self.ledger.scratch(packet, given, made, node.spans, phase, settles=True)
 
     def _time(self, numbers: Mapping[str, int]) -> float:
         key = tuple(numbers.values())

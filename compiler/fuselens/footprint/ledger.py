@@ -96,19 +96,19 @@ class Ledger(torch_private.Bystander, Weightless):
 
     def scratch(
         self, packet: str, operands: Sequence[workspaces.Tensor], results: Sequence[workspaces.Tensor], spans: tuple[Span, ...],
-        phase: str,
+        phase: str, *, settles: bool = False,
     ) -> None:  # fmt: skip
-        """What the library behind an operator takes beside its result."""
+        """What the library behind an operator takes beside its result, and, where a graph ``settles`` that, a copy of it."""
         backward = phase == "backward"
         if self.architecture and workspaces.multiplies(packet) and backward not in self._workspaces:
             self._workspaces.add(backward)
             number = self.allocate(workspaces.kept(self.architecture), "cuBLAS", (), phase)
             self.blocks[number - 1].kind = "libraries"
-        if (
-            count := workspaces.taken(packet, operands, results)
-            if self.architecture
-            else workspaces.copied(packet, operands)
-        ):
+        if self.architecture:
+            count = workspaces.taken(packet, operands, results, settles=settles)
+        else:
+            count = workspaces.copied(packet, operands)
+        if count:
             number = self.allocate(count, packet, spans, phase)
             self.blocks[number - 1].kind = "libraries"
             self.release(number)

@@ -30,13 +30,18 @@ def multiplies(packet: str) -> bool:
     return packet in _PRODUCTS
 
 
-def taken(packet: str, operands: Sequence[Tensor], results: Sequence[Tensor]) -> int:
-    """Bytes that an operator takes and gives back."""
+def taken(packet: str, operands: Sequence[Tensor], results: Sequence[Tensor], *, settles: bool = False) -> int:
+    """Bytes that an operator takes and gives back. ``settles``: its results are copied where they are laid out otherwise than is said."""
     if packet in _CONVOLUTIONS:
-        images = [t for t in (*operands, *results[:1]) if len(t[0]) == 4]
-        if not images or _channels_last(images[0]) or all(n == 1 for n in _weight(packet, images)[2:]):
+        images = [t for t in operands if len(t[0]) == 4]
+        images = images[: len(images) - 1 if len(images) > 1 else None]  # the last one is the weight
+        if any(map(_channels_last, images)):
+            copied = sum(_bytes(t) for t in images if not _channels_last(t))
+            return copied + sum(_bytes(t) for t in results if settles and len(t[0]) == 4 and not _channels_last(t))
+        every = [t for t in (*operands, *results[:1]) if len(t[0]) == 4]
+        if not every or all(n == 1 for n in _weight(packet, every)[2:]):
             return 0
-        return sum(_bytes(t) for t in images[:3])
+        return sum(_bytes(t) for t in every[:3])
     if packet in _ATTENTION_BACKWARDS and len(operands) > 1:
         query = max((t for t in operands if len(t[0]) == 4), key=_bytes, default=None)
         return 0 if query is None else 4 * _count(query)
@@ -75,7 +80,7 @@ def _weight(packet: str, images: list[Tensor]) -> Sequence[int]:
 
 def _channels_last(image: Tensor) -> bool:
     sizes, strides, _ = image
-    return strides[1] == 1 and sizes[1] > 1
+    return strides[1] == 1 or all(n == 1 for n in sizes[2:]) or sizes[1] == 1
 
 
 def _count(tensor: Tensor) -> int:

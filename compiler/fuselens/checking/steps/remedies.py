@@ -24,6 +24,7 @@ from .step import Change, Step, StepRaised, Subject
 _LEAST = 0.01  # of the peak: what saves less is not told
 _CALLS = 8  # that are tried
 _BUDGETS = (0.5, 0.0)
+_NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm)
 
 
 def remedies(
@@ -115,4 +116,4 @@ def _remedy(
 
 
 def _normalises(module: torch.nn.Module) -> bool:
-    return any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in module.modules())
+    return any(isinstance(m, _NORMS) for m in module.modules())
