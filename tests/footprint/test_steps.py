@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fuselens.checking import check
+from fuselens.checking import check, trials
 from fuselens.config import Config, from_environment
 from fuselens.record.plain import from_plain, to_plain
 from fuselens.record.report import Report, StepMemory
@@ -118,6 +118,15 @@ def test_the_largest_batch_and_what_helps(looks: Looks) -> None:
     assert costs == sorted(costs)
     fits = stepped(looks(DEEP, step_limit=str(int(0.75 * whole.peak)), step_sizes=f"batch={step.largest}"))
     assert fits.fits
+
+
+def test_the_fix_agrees_with_eager(looks: Looks) -> None:
+    report = looks(DEEP, step_limit="5MiB")
+    findings = (*report.breaks, *report.diagnostics)
+    config = from_environment(explore=True)
+    (tried,) = trials.try_fixes(report.file, None, "model", findings, config, lambda _: None).functions
+    (found,) = (d for d in tried.breaks if d.code == "FL630")
+    assert [fix.verified for fix in found.fixes] == [True]
 
 
 def test_for_a_gpu_blocks_and_libraries_count(looks: Looks) -> None:
