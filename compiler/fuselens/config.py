@@ -24,6 +24,38 @@ TARGETS = "auto, cpu, cuda or a GPU's architecture, such as cuda:sm_90"
 
 
 @dataclass(frozen=True, slots=True)
+class KnownCard:
+    """A GPU: ``memory`` is what torch says that it has in all, in bytes."""
+
+    name: str
+    architecture: int
+    memory: int
+
+
+def _gib(count: float) -> int:
+    return int(count * 2**30)
+
+
+CARDS: dict[str, KnownCard] = {
+    "t4": KnownCard("T4", 75, _gib(14.56)),
+    "v100-16gb": KnownCard("V100", 70, _gib(15.77)),
+    "v100-32gb": KnownCard("V100", 70, _gib(31.73)),
+    "a10": KnownCard("A10", 86, _gib(21.99)),
+    "a100-40gb": KnownCard("A100", 80, _gib(39.39)),
+    "a100-80gb": KnownCard("A100", 80, _gib(79.14)),
+    "a6000": KnownCard("RTX A6000", 86, _gib(47.53)),
+    "rtx3090": KnownCard("RTX 3090", 86, _gib(23.68)),
+    "rtx4090": KnownCard("RTX 4090", 89, _gib(23.53)),
+    "l4": KnownCard("L4", 89, _gib(21.95)),
+    "l40s": KnownCard("L40S", 89, _gib(44.39)),
+    "h100": KnownCard("H100", 90, _gib(79.11)),
+    "h200": KnownCard("H200", 90, _gib(139.8)),
+    "b200": KnownCard("B200", 100, _gib(178.35)),
+    "rtx5090": KnownCard("RTX 5090", 120, _gib(31.36)),
+}
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """Everything that steers a compilation. All fields but those in ``_APART`` enter cache keys."""
 
@@ -70,6 +102,11 @@ class Config:
     execution: str = "slice"
     preview: bool = False  # in a check: look at a file that compiles nothing as if it compiled its modules
     as_mode: str = ""  # in a check: compile with this mode in place of the one that the author states
+    card: str = ""  # in a check: whether a step of training fits the memory of this card, such as h100: see CARDS
+    step_limit: str = ""  # in a check: whether it fits this much, such as 40GiB
+    step_memory: bool = False  # in a check: predict what a step holds, also where no limit is given
+    step_sizes: str = ""  # in a check: the sizes of the step, such as batch=64
+    step_optimizer: str = ""  # in a check: of the step, such as adamw; "none": without; "": the program's
     ranks: int = 0  # in a check: look at a function as so many ranks would run it
     mesh: str = ""  # in a check: how these ranks are laid out, such as "data=8,tensor=8"
     ranks_per_host: int = 8  # ranks that the faster link connects
@@ -105,6 +142,11 @@ class Config:
             raise ValueError(
                 f"ranks is {self.ranks}: give as many as the mesh {self.mesh or 'holds'} has, or 0 for none"
             )
+        if self.card and self.card not in CARDS:
+            raise ValueError(f"card is {self.card!r}: give one of {', '.join(CARDS)}, or step_limit")
+        if self.step_limit and not bytes_of(self.step_limit):
+            raise ValueError("step_limit is 0: give bytes, or a number with KiB, MiB, GiB or TiB")
+        sizes_of(self.step_sizes)
         if self.ranks_per_host < 1:
             raise ValueError(f"ranks_per_host is {self.ranks_per_host}: give 1 or more")
         for link in (self.host_link, self.network_link):
@@ -124,6 +166,16 @@ class Config:
             raise ValueError(f"cache_limit is {self.cache_limit}: give bytes, or 0 for no limit")
         if not 0.0 < self.build_limit <= _WEEK:
             raise ValueError(f"build_limit is {self.build_limit}: give seconds, from more than 0 to {_WEEK}")
+
+    @property
+    def predicts_memory(self) -> bool:
+        """Whether a check says what a step of training holds."""
+        return self.step_memory or bool(self.card or self.step_limit)
+
+    @property
+    def limit_bytes(self) -> int:
+        """What a step may hold; 0 where ``step_limit`` says nothing."""
+        return bytes_of(self.step_limit) if self.step_limit else 0
 
     @property
     def world_size(self) -> int:
@@ -229,6 +281,18 @@ def mesh_of(text: str) -> dict[str, int]:
     return sizes
 
 
+_SIZE = re.compile(r"\s*([A-Za-z_]\w*(?:\.\d+)?)\s*=\s*([1-9]\d*)\s*")
+
+
+def sizes_of(text: str) -> dict[str, int]:
+    """``batch=64,length=1024`` as name → size; nothing for "". Raises ValueError."""
+    found = [_SIZE.fullmatch(part) for part in text.split(",")] if text.strip() else []
+    sizes = {size[1]: int(size[2]) for size in found if size is not None}
+    if len(sizes) < len(found):
+        raise ValueError(f"step_sizes is {text!r}: give names and sizes, such as batch=64,length=1024")
+    return sizes
+
+
 def link_of(text: str) -> tuple[float, float]:
     """``450 GB/s, 3.4 us`` as bytes a second and seconds. Raises ValueError."""
     found = _LINK.fullmatch(text)
@@ -312,6 +376,7 @@ _APART = frozenset({
     "recompile_limit", "accumulated_recompile_limit", "error_on_recompile", "fail_on_recompile_limit_hit", "minimum_call_count",
     "specialize_int", "specialize_float", "suppress_errors", "guard_filter_fn", "keep_sizes", "guard_costs", "cuda_graph_memory",
     "keep_freed_memory", "build", "build_limit", "explore", "weightless", "execution", "preview", "as_mode",
+    "card", "step_limit", "step_memory", "step_sizes", "step_optimizer",
     "ranks", "mesh", "measure_overlap",
     "cache_dir", "cache_limit", "remote_cache", "remote_cache_secret", "print_after", "dump", "strict", "live",
     "assembly", "triton_variables", "debug_symbols", "pins",

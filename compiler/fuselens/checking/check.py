@@ -36,6 +36,7 @@ from .input_sources import inputs_of, recorded
 from .located import Found
 from .opening import OpenFile, Progress, found_in, opened, silent
 from .parsing import FileRefused, parsed, read_source
+from .steps import look as steps
 from .user_code import describe
 
 log = logging.getLogger(__name__)
@@ -78,6 +79,8 @@ def check_file(
             report.diagnostics += torch_names.findings(_import_of_torch(file))
         if chosen.world_size:
             _on_ranks(path, source, report, chosen, progress or silent, until)
+        if chosen.predicts_memory:
+            _of_steps(path, source, report, chosen, progress or silent, until)
     except FileRefused as refusal:
         report.diagnostics.append(refusal.diagnostic)
     report.seconds = time.perf_counter() - started
@@ -89,6 +92,17 @@ def _on_ranks(
 ) -> None:  # fmt: skip
     try:
         on_ranks.look(path, source, report.functions, config, say, until)
+    except Exception as error:  # a bug of ours must not lose the functions
+        if config.strict:
+            raise
+        report.diagnostics.append(diagnostics.make("FL112", None, what=describe(error)))
+
+
+def _of_steps(
+    path: str | Path, source: str | None, report: FileReport, config: Config, say: Progress, until: float
+) -> None:  # fmt: skip
+    try:
+        steps.look(path, source, report.functions, config, say, until)
     except Exception as error:  # a bug of ours must not lose the functions
         if config.strict:
             raise

@@ -16,6 +16,7 @@ from .progress import Progress, progress
 from .targets import Target, UsageError
 
 _OF_RANKS = ("ranks", "mesh", "ranks_per_host", "host_link", "network_link")
+_OF_STEPS = ("step_memory", "card", "step_limit", "step_sizes", "step_optimizer")
 
 
 def compiled(targets: list[Target], arguments: argparse.Namespace, **options: Any) -> list[FileReport]:
@@ -81,7 +82,7 @@ def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
         options["cxx"] = arguments.cxx
     if getattr(arguments, "execution", None) is not None:
         options["execution"] = arguments.execution
-    for name in _OF_RANKS:
+    for name in (*_OF_RANKS, *_OF_STEPS):
         if getattr(arguments, name, None) is not None:
             options[name] = getattr(arguments, name)
     if getattr(arguments, "preview", False):

@@ -10,7 +10,7 @@ from typing import Any
 from .. import config
 from ..history import blaming, changes
 from ..record import wire
-from . import bisect, caches, checks, diff, doctor, kernels, others, revisions, runs
+from . import bisect, caches, checks, diff, doctor, kernels, memory, others, revisions, runs
 
 _STATUS = """exit status:
   0  all is well, also where the reader of the output left early
@@ -45,6 +45,12 @@ _EXAMPLES = {
         "fuselens diff --to-mode max-autotune --stage fuse model.py::step",
         "fuselens diff --to-target cuda:sm_90 model.py::step",
     ),
+    "memory": (
+        "fuselens memory train.py                           # what a step of each function holds, line by line",
+        "fuselens memory --card h100 train.py::model        # whether it fits, and what would make it fit",
+        "fuselens memory --size batch=64 --limit 40GiB train.py::model",
+        "fuselens memory --card a100-80gb --optimizer adamw --format json train.py::model",
+    ),
     "bisect": (
         "fuselens bisect model.py::step                    # which graph, operations and stage give wrong values",
         "fuselens bisect model.py::step --slower-than 1.0  # which take longer than eager",
@@ -69,6 +75,8 @@ _EXAMPLES = {
     "serve": ("fuselens serve --log-level DEBUG",),
     "schema": ("fuselens schema > report.schema.json", "fuselens schema diff"),
 }
+
+_STEP_SECONDS = 600.0  # what would make a step fit is tried out
 
 Run = Callable[[argparse.Namespace], int]
 
@@ -102,6 +110,13 @@ def parser() -> argparse.ArgumentParser:
             "diff",
             diff.diff,
             "say what functions are compiled to now and were at a revision of git, or what two compilations of one have different",
+        )
+    )
+    _memory(
+        command(
+            "memory",
+            memory.memory,
+            "predict what a step of training holds, without running it, and what would make it fit",
         )
     )
     _bisect(
@@ -227,6 +242,32 @@ def _diff(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("-j", "--jobs", type=_positive, default=1, help="files compiled at once (default 1)")
     _compile_options(command)
+
+
+def _memory(command: argparse.ArgumentParser) -> None:
+    command.add_argument("target", metavar="FILE.py[::function]")
+    command.add_argument(
+        "--size", action="append", default=[], metavar="NAME=N",
+        help="a size of the call: an axis that its annotations name, `batch`, or PARAMETER.DIMENSION (repeatable)",
+    )  # fmt: skip
+    command.add_argument(
+        "--card", choices=config.CARDS, metavar="CARD", help=f"what it has to fit: {', '.join(config.CARDS)}"
+    )
+    command.add_argument(
+        "--limit",
+        dest="step_limit",
+        metavar="SIZE",
+        help="the memory that it has to fit, such as 40GiB; goes before the card's",
+    )
+    command.add_argument(
+        "--optimizer",
+        dest="step_optimizer",
+        metavar="NAME",
+        help="of torch.optim, such as adamw; none; by default the program's own",
+    )
+    command.add_argument("--format", choices=("text", "json"), default="text", help="json: the record of each step")
+    _compile_options(command)
+    command.set_defaults(timeout=_STEP_SECONDS)
 
 
 def _bisect(command: argparse.ArgumentParser) -> None:

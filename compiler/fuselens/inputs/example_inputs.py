@@ -17,6 +17,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -43,6 +44,9 @@ class NoExampleInputs(Exception):
     """The source does not say what the inputs look like. The message names the parameter and what is missing."""
 
 
+_NO_SIZES: Mapping[str, int] = MappingProxyType({})
+
+
 class ExampleInputsFailed(Exception):
     """What the source says about the inputs raised an exception (``__cause__``) or makes no sense."""
 
@@ -65,9 +69,10 @@ def inputs_for(
     *,
     owner: type | None = None,
     variant: int = 0,
+    sizes: Mapping[str, int] = _NO_SIZES,
 ) -> ExampleInputs:
     """Example inputs for ``target``. ``example`` is what ``example_inputs=`` was given. ``variant`` counts other values
-    and other sizes of named axes, where annotations leave them open; -1 and -2 have odd sizes.
+    and other sizes of named axes, where annotations leave them open and ``sizes`` do not say them; -1 and -2 have odd sizes.
 
     ``owner`` is the class of a method that takes ``self``: an instance is made and becomes the first argument, unless
     the author's own example starts with one. Raises NoExampleInputs and ExampleInputsFailed.
@@ -79,7 +84,7 @@ def inputs_for(
             args = (instance_of(owner), *args)
         _check_binding(target, args, kwargs)
         return ExampleInputs(args, kwargs, origin=origin)
-    return _Signature(target, owner, variant).inputs()
+    return _Signature(target, owner, variant, sizes).inputs()
 
 
 # --- what the author states -----------------------------------------------------------------------------------------
@@ -161,7 +166,9 @@ def instance_of(owner: type) -> Any:
 class _Signature:
     """The signature of one function, and the sizes and values chosen for it so far."""
 
-    def __init__(self, target: Callable[..., Any] | torch.nn.Module, owner: type | None, variant: int) -> None:
+    def __init__(
+        self, target: Callable[..., Any] | torch.nn.Module, owner: type | None, variant: int, sizes: Mapping[str, int]
+    ) -> None:
         function = target.forward if isinstance(target, torch.nn.Module) else target
         self.owner = owner
         self.module = target if isinstance(target, torch.nn.Module) else None
@@ -171,7 +178,7 @@ class _Signature:
             raise NoExampleInputs(f"its signature cannot be read ({error})") from error
         self.function = inspect.unwrap(function)
         self.hints = _type_hints(self.function)
-        self.sizes = _Sizes(self._texts(), variant)
+        self.sizes = _Sizes(self._texts(), variant, sizes)
         self.values: dict[str, Any] = {}  # arguments so far, for axes such as "{self.width}"
         self.dynamic: dict[str, dict[int, str]] = {}
         self.generator = torch.Generator().manual_seed(_SEED + variant)
@@ -293,8 +300,9 @@ class _Sizes:
     """Sizes of axes, by jaxtyping's grammar: ``n``, ``4``, ``name=4``, ``*batch``, ``...``, ``_``, ``#n``, ``n+1``,
     ``{expression}``. The same name has the same size in every annotation of one signature."""
 
-    def __init__(self, texts: Iterator[str], skipped: int = 0) -> None:
-        self.named: dict[str, int] = {}
+    def __init__(self, texts: Iterator[str], skipped: int = 0, chosen: Mapping[str, int] = _NO_SIZES) -> None:
+        self.named: dict[str, int] = dict(chosen)
+        self._chosen = frozenset(chosen)
         words = [word for text in texts for word in _tokens(text)]
         self._taken = {int(word) for word in words if word.isdecimal()}
         sizes = _ODD.get(skipped, _SIZES)
@@ -310,7 +318,7 @@ class _Sizes:
                 self._taken |= {self._evaluate(text, "", {}) for text in expressions}
             except ExampleInputsFailed:
                 return  # reported when the parameter is reached
-            clash = next((n for n, size in self.named.items() if size in self._taken), None)
+            clash = next((n for n, size in self.named.items() if size in self._taken and n not in self._chosen), None)
             if clash is None:
                 return
             self.named[clash] = self._next()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..autograd.random_numbers import drawing
@@ -57,5 +58,6 @@ def with_effects(
         backward=disabled_backward() if run.recorder.backwards or again else None,
         compile_backward=_hook.disabled(disabled_backward), eager=eager,
         on_double_backward=lambda: run.say(make("FL302", captured.span)),
+        about=(run.when_out, replace(run, phase="backward").when_out),
         expects=tangents_like, as_written=as_written if captured.resumable else None, on_failure=on_failure,
     )  # fmt: skip

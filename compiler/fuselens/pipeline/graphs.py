@@ -391,7 +391,7 @@ def _trace(run: Run, shared: Sharing) -> _Traced:
             )
 
     key = Key(why="it is not compiled to kernels that run here, or its constants are frozen")
-    if run.loops and not config.freezing and not run.for_absent_gpu:
+    if run.loops and not config.freezing and not run.for_absent_gpu and run.recorder.ledger is None:
         host = _host(run)
         key = key_for(captured, config, shared, graph=run.graph.id, texts=run.recorder.texts, host=host)
         if captured.sizes is not None and key.name:

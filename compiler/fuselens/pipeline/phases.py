@@ -7,8 +7,9 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import fx
 
 from .. import torch_private
@@ -36,6 +37,9 @@ from .overlap import predicted
 from .recorder import Run
 from .refusals import Ready, or_else
 from .stages import LOOPS, SIMPLIFY, Work, python_numbers, through
+
+if TYPE_CHECKING:
+    from ..footprint.ledger import Ledger
 
 Bind = Callable[[], Call]  # waits for compilers, and loads what they made
 Keep = Callable[[Program], None]
@@ -137,6 +141,8 @@ def _programmed(
         return lambda: straight_line(module), []
     if run.until[0] in ("simplify", "lower", "fuse"):
         return _stopped(Work(run, module, run.target, constants=constants)), []
+    if run.recorder.ledger is not None:
+        return _imagined(module, run, writes, constants, donated)
     first = len(run.graph.stages)
     absent = run.for_absent_gpu
     work = Work(run, module, "cuda" if absent else run.target, absent, writes, constants, donated)
@@ -168,6 +174,29 @@ def _programmed(
         return floats_as_tensors(call, floats, numbers, ran.ordered) if floats else call
 
     return bind, program.written
+
+
+def _imagined(
+    module: fx.GraphModule, run: Run, writes: Mapping[int, int], constants: Mapping[int, Any], donated: Sequence[int]
+) -> tuple[Bind, list[int]]:  # fmt: skip
+    """What makes a callable that allocates as the program would, on the machine that it is for."""
+    from ..footprint.imagined import Imagined
+
+    def ledger() -> Ledger:
+        assert run.recorder.ledger is not None
+        return run.recorder.ledger
+
+    absent = run.for_absent_gpu
+    work = Work(run, module, "cuda" if absent else run.target, absent, writes, constants, donated)
+    work = through(LOOPS, through([SIMPLIFY], work))
+    run.decided([*work.decisions, *work.ordered.decisions])
+    graph, given = work.ordered, run.captured.inputs
+    written = [i for i, name in enumerate(work.loops.inputs) if name in work.loops.writes]
+    updates = run.phase == "forward" and any(isinstance(given[i], torch.nn.Parameter) for i in writes if i < len(given))
+    floats = frozenset(python_numbers(module)[1])
+    title = f"{run.recorder.report.function} graph {run.graph.id} {run.phase}"
+    call = Imagined(graph, ledger, run.phase, floats=floats, updates=updates, title=title)
+    return lambda: call, written
 
 
 def _stopped(work: Work) -> Bind:

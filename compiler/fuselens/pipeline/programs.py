@@ -51,7 +51,7 @@ def bound(program: Program, run: Run) -> Call:
         program = replace(ours, generated=pinned.placed(ours.generated, source, ours.content, run, targets))
     with run.stage("build"):
         try:
-            built = build(program, program.generated, config, run.target, run.phase, run.title)
+            built = build(program, program.generated, config, run.target, run.phase, run.title, run.when_out)
         except BuildFailed as error:
             if run.recorder.trial is not None:
                 run.recorder.trial.failed(ours.content.name, run.phase, error)
@@ -59,7 +59,7 @@ def bound(program: Program, run: Run) -> Call:
                 raise
             pinned.failed(run, str(error))
             program = ours
-            built = build(program, program.generated, config, run.target, run.phase, run.title)
+            built = build(program, program.generated, config, run.target, run.phase, run.title, run.when_out)
     generated = program.generated
     record.timings += [replace(t, stage=run.named(t.stage)) for t in built.timings]
     record.cached = built.cached and (run.phase == "forward" or record.cached)

@@ -21,12 +21,13 @@ from ..capture.program import marks, switches
 from ..capture.tracing.tracer import describe_tensor
 from ..config import Config, last_stage
 from ..inputs import recorded_inputs
-from ..record import logs, notices, report
+from ..record import live_memory, logs, notices, report
 from ..record.diagnostics import make
 from . import graph_cache
 from .cache_keys import facts_of, told_inputs
 
 if TYPE_CHECKING:
+    from ..footprint.ledger import Ledger
     from ..inputs.graph_programs import GraphPrograms
     from ..inputs.node_values import NodeValues
     from ..ir.contracts.trial import Trial
@@ -60,6 +61,7 @@ class Recorder:
         self.follower: live.Follower | None = None
         self.values: NodeValues | None = None  # hears every node of its graphs, which run as they were captured
         self.programs: GraphPrograms | None = None  # writes its graphs as programs; they run as they were captured
+        self.ledger: Ledger | None = None  # its graphs allocate there, and compute nothing
         self.probed: list[tuple[list[report.KernelRun], Probe]] | None = None  # C++ units, for who times their kernels
         self.trial: Trial | None = None  # of a kernel that somebody edited
         self.pins: Pins | None = None  # what the project has in the place of our kernels, once somebody asked
@@ -162,7 +164,7 @@ class Recorder:
         """Whether the program runs for its own sake: nobody looks at how it is compiled."""
         config = self.config
         options = config.freezing or config.explore or config.weightless or config.guard_costs or config.until
-        seen = self.texts or self.values is not None or self.programs is not None or self.trial is not None
+        seen = self.texts or any(hears is not None for hears in (self.values, self.programs, self.trial, self.ledger))
         return config.backend == "fuselens" and config.build and self.keeps_frames and not options and not seen
 
     def _on_new(self) -> None:
@@ -281,6 +283,11 @@ class Run:
         span, backward = self.captured.span, " backward" if self.phase == "backward" else ""
         place = f" ({Path(span.file).name}:{span.line})" if span is not None else ""
         return f"{self.recorder.report.function} graph {self.graph.id}{backward}{place}"
+
+    def when_out(self) -> str:
+        """What is said where the graph finds no memory."""
+        told = self.recorder.report
+        return live_memory.when_out(self.graph, self.phase, told.function, told.file)
 
     def again(self) -> Run:
         """The same captured graph compiled once more, a graph of its own in the report."""

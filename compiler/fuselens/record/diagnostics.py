@@ -1,8 +1,8 @@
 """The table of diagnostic codes. One entry per code: title, message and explanation templates, hints, severity.
 
 ``FL1xx`` capture and breaks · ``FL2xx`` guards, specialisation, recompiles · ``FL3xx`` autograd · ``FL4xx`` lowering,
-fusion, fallbacks, performance · ``FL5xx`` CUDA graphs · ``FL6xx`` numerics, kernels
-of the project · ``FL9xx`` environment, worker.
+fusion, fallbacks, performance · ``FL5xx`` CUDA graphs · ``FL6xx`` numerics, from FL620 kernels of the project, from FL630 the
+memory of steps · ``FL9xx`` environment, worker.
 Standard library only: the language server imports it.
 """
 
@@ -563,6 +563,23 @@ TABLE: dict[str, Entry] = {
             "Kernels must end, in the time that is set for a check, and write no memory but their own. They ran in a process of their "
             "own, which is ended.",
             severity="error",
+        ),
+        # --- FL63x: memory of a training step ----------------------------------------------------------------
+        _e(
+            "FL630",
+            "a step does not fit",
+            "out of memory: this step needs {needed}{sizes}, and {has}{fits}",
+            "Its {phase} holds most here: {kinds}{line}. The step was run without values: the program, autograd and the optimizer decided "
+            "what is alive, and compiled graphs said what their programs allocate.",
+            "Make the batch smaller, and add up the gradients of several.",
+            "Compute a layer again in the backward: torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False).",
+        ),
+        _e(
+            "FL633",
+            "memory not predicted",
+            "what a step of {what} holds is not known: {why}",
+            "The function was called on its example inputs, without values, with its backward and its optimizer.",
+            "Make the call work on these inputs, or choose others with --size.",
         ),
         # --- FL9xx: environment and worker --------------------------------------------------------------------
         _e(

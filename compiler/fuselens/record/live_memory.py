@@ -13,6 +13,7 @@ from .report import Decision, Graph, Line, MemoryStep, Span
 
 PHASES = ("forward", "backward")
 _BAR = 24  # characters of the longest bar
+_NOTED = 5  # lines on an error
 
 
 def bytes_text(count: int | None) -> str:
@@ -75,6 +76,33 @@ def at(graph: Graph, here: Callable[[Span], bool]) -> list[str]:
             if max(steps) == highest.bytes:
                 out.append(f"peak memory of the {phase} here: {bytes_text(highest.bytes)}")
     return out
+
+
+def when_out(graph: Graph, phase: str, function: str, file: str) -> str:
+    """What is said on an out-of-memory error that a graph raised: what it holds by its plan, by line; "" where nothing is known."""
+    highest = peak(graph, phase)
+    if highest is None:
+        return ""
+    lines = sorted(by_line(graph, phase).items(), key=lambda item: -item[1])
+    out = [
+        f"The {phase} of graph {graph.id} of {function} was to hold {bytes_text(highest.bytes)} at most, for its example's sizes:"
+    ]
+    out += [f"  {_short(place, file)}: {bytes_text(count)} while it runs" for place, count in lines[:_NOTED] if count]
+    if kept := saved_bytes(graph):
+        largest = next(d for d in saved(graph) if _bytes(d))
+        where = (
+            f", most of it {bytes_text(_bytes(largest))} of {_short((largest.span.file, largest.span.line), file)}"
+            if largest.span
+            else ""
+        )
+        out.append(f"  {bytes_text(kept)} is kept from the forward for the backward{where}")
+    out.append("`fuselens memory` says what the whole step holds, the largest batch that fits, and what would help:")
+    out.append('  torch.utils.checkpoint around a layer, options={"memory_budget": 0.5}, a smaller batch')
+    return "\n".join(out)
+
+
+def _short(place: tuple[str, int], file: str) -> str:
+    return Span(place[0], place[1], 0, place[1], 0).place(file)
 
 
 def of_parts(parts: Sequence[Graph]) -> list[MemoryStep]:

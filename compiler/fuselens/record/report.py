@@ -410,6 +410,84 @@ class Communication:
         return sum(c.calls * c.seconds for c in self.collectives)
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Memory that a step holds at its peak: of one ``kind``, made at one line."""
+
+    kind: str  # "parameters" | "gradients" | "optimizer state" | "inputs" | "saved for backward" | "temporary" | "libraries"
+    bytes: int
+    span: Span | None = None
+    what: str = ""  # the operator or kernel that made most of it
+
+    def place(self, file: str) -> str:
+        return "" if self.span is None else self.span.place(file)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPoint:
+    """What a step holds after one of its allocations."""
+
+    phase: str  # "forward" | "backward" | "optimizer"
+    bytes: int
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """A change of the program that lowers the peak of a step, which was compiled again with it. ``slower`` is by how much of its time
+    a step is predicted to take longer, 0.06 for 6 %; ``changes`` says what it changes beside memory and time; ``span`` is where."""
+
+    title: str
+    peak: int
+    saves: int
+    slower: float
+    changes: str = ""
+    span: Span | None = None
+    edits: tuple[Edit, ...] = ()
+    how: str = ""  # what to write, where there is no edit
+
+    @property
+    def cost(self) -> str:
+        """``for +6 % time``."""
+        percent = round(100 * self.slower)
+        return "for no time" if percent == 0 else f"for {percent:+d} % time".replace("-", "−")
+
+
+@dataclass(frozen=True, slots=True)
+class StepMemory:
+    """What one step of training holds: a call of the function, its backward and the optimizer, from the second step on. Predicted for the
+    ``target``; ``reserved`` is what a GPU's allocator has by then. ``largest`` is the largest size of ``axis`` that fits."""
+
+    target: str
+    peak: int
+    phase: str
+    span: Span | None = None
+    what: str = ""
+    reserved: int | None = None
+    sizes: dict[str, int] = field(default_factory=dict)  # of the axes that can be chosen
+    phases: dict[str, int] = field(default_factory=dict)  # the most in each
+    kinds: dict[str, int] = field(default_factory=dict)  # at the peak
+    held: tuple[Held, ...] = ()  # at the peak, the most first
+    curve: tuple[MemoryPoint, ...] = ()
+    optimizer: str = ""
+    seconds: float = 0.0  # that it is predicted to take: for comparison alone
+    card: str = ""
+    limit: int | None = None
+    axis: str = ""
+    largest: int | None = None
+    remedies: tuple[Remedy, ...] = ()
+    notes: tuple[str, ...] = ()  # what is not known, or not counted
+
+    @property
+    def needed(self) -> int:
+        """What a card must have: what is allocated at the peak, or reserved by then."""
+        return max(self.peak, self.reserved or 0)
+
+    @property
+    def fits(self) -> bool:
+        return self.limit is None or self.peak <= self.limit
+
+
 @dataclass(slots=True)
 class Report:
     """Everything that one compilation of one annotated function produced."""
@@ -435,6 +513,7 @@ class Report:
     inputs: Inputs | None = None  # of the call that was compiled; None where there was none
     communication: Communication | None = None  # where ranks were asked for
     proof: Proof | None = None  # where it was compared with eager since
+    step: StepMemory | None = None  # where the memory of a step was asked for
 
     @property
     def kernels(self) -> list[Kernel]:

@@ -26,6 +26,7 @@ import torch
 
 from fuselens import torch_private
 
+from . import memory
 from .epilogue import as_leaf, with_epilogue
 from .second_derivatives import Replay, random_state
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 Values = tuple[Any, ...]
 Compiled = Callable[[Any], Sequence[Any]]  # of a tuple; of a list, which it may empty
+About = tuple[Callable[[], str], Callable[[], str]]
 Expects = Callable[[Sequence[torch.Tensor]], Callable[[Values], bool]]
 """results -> (tangents -> whether they are laid out as those, in an ordinary backward)."""
 
@@ -52,6 +54,7 @@ def build(
     expects: Expects | None = None,
     as_written: Callable[[Values], Values] | None = None,
     on_failure: Callable[[Exception, bool], None] | None = None,
+    about: About = (str, str),
 ) -> Callable[[Values], Values]:
     """``inputs -> outputs`` with eager's effects. ``saved`` comes from the partition; without tangents it is unused.
 
@@ -60,6 +63,7 @@ def build(
     asking for them raises RuntimeError. ``expects`` makes the fast test of tangents from the results that they belong
     to. ``as_written``, by default ``eager``, runs while the program watches what autograd saves. ``on_failure`` is told why
     a graph that writes to inputs failed where ``eager`` did not, and whether it had written, so that its error is raised.
+    ``about`` say what forward and backward hold where memory runs out.
     """
     bases = signature.sharing.bases
     if bases:
@@ -72,7 +76,7 @@ def build(
             raise ValueError("a graph with gradients needs backward or compile_backward")
         run = _differentiable(
             signature, forward, written, saved, _Lazy(backward, compile_backward), eager, on_double_backward,
-            expects or _expects_in_python,
+            expects or _expects_in_python, about,
         )  # fmt: skip
     elif signature.detached:
         run = _without_grad(_owning(forward, signature, written))
@@ -180,6 +184,7 @@ def _differentiable(
     eager: Callable[[Values], Sequence[Any]] | None,
     on_double_backward: Callable[[], None] | None,
     expects: Expects,
+    about: About,
 ) -> Callable[[Values], Values]:
     """One ``torch.autograd.Function`` for the graph; its methods are written out at the first call.
 
@@ -190,7 +195,7 @@ def _differentiable(
         forward = _of_first(forward, signature.inputs)
 
     def node(inputs: Values, all_inputs: bool) -> Callable[..., Values]:
-        made = _Node(signature, forward, written, saved, backward, replay, expects, inputs, all_inputs)
+        made = _Node(signature, forward, written, saved, backward, replay, expects, about, inputs, all_inputs)
         return _without_links(torch_private.node_of(made), _unlinked_inputs(signature, inputs))
 
     apply: Callable[..., Values] | None = None
@@ -275,6 +280,7 @@ class _Node:
         compiled_backward: _Lazy,
         replay: Replay | None,
         expects: Expects,
+        about: About,
         inputs: Values,
         all_inputs: bool,
     ) -> None:
@@ -303,6 +309,7 @@ class _Node:
             "compiled": compiled, "lazy": compiled_backward, "unusual": self._unusual, "first_call": self._first_call,
             "random_state": random_state, "unlinked": _unlinked, "dense_layout": _dense_layout,
             "keeps_graph": torch_private.keeps_graph, "release_saved": torch_private.RELEASE_SAVED, "usual": None,
+            "picture": memory.picture, "about_forward": about[0], "about_backward": about[1],
         }  # fmt: skip
         tensor_versions = [i for i in self.rest if i in tensors and i not in signature.written]
         self.versioned = [self.rest.index(i) for i in tensor_versions]
@@ -328,7 +335,7 @@ class _Node:
         lines = ["ctx.set_materialize_grads(False)"]
         if signature.random and self.replay is not None:
             lines.append("ctx.random_state = random_state(inputs)")
-        lines.append("values = compiled(inputs)")
+        lines += _with_picture("values = compiled(inputs)", "forward")
         if self.views:
             lines.append(f"values = unlinked(values, {_tuple(map(str, self.views))})")
         if kept:
@@ -362,7 +369,7 @@ class _Node:
             lines.append("release_saved(ctx)")
         if self.rest:
             lines += ["if not keeps_graph():", "    ctx.rest = None"]
-        lines.append("found = (lazy.ready or lazy.get())(operands)")
+        lines += _with_picture("found = (lazy.ready or lazy.get())(operands)", "backward")
         lines.append(f"return {_tuple(f'found[{g}]' if g is not None else 'None' for g in self.signature.gradients)}")
         self._define("backward(ctx, *grads)", lines)
 
@@ -467,6 +474,11 @@ class _Node:
         ):
             inputs[i] = t
         return self.replay(inputs, grads, getattr(ctx, "random_state", None), create_graph)
+
+
+def _with_picture(statement: str, phase: str) -> list[str]:
+    """A statement; an out-of-memory error that it raises says what is held."""
+    return ["try:", f"    {statement}", "except Exception as error:", f"    picture(error, about_{phase})", "    raise"]
 
 
 def _tuple(items: Iterable[str]) -> str:

@@ -70,10 +70,17 @@ def unit(source: Source, flags: tuple[str, ...], config: Config) -> tuple[str, t
 
 
 def build(
-    graph: Program, generated: Generated, config: Config, target: str = "cpu", phase: str = "forward", title: str = ""
+    graph: Program,
+    generated: Generated,
+    config: Config,
+    target: str = "cpu",
+    phase: str = "forward",
+    title: str = "",
+    about: Callable[[], str] = str,
 ) -> Built:
     """Builds the kernels of ``graph``, binds them to the host program and returns the callable (on the
-    CPU without ``config.build``: nothing that could be called). ``title`` is what profilers call it.
+    CPU without ``config.build``: nothing that could be called). ``title`` is what profilers call it, ``about``
+    says what it holds where memory runs out.
 
     Raises :class:`.build.NoCompiler` (FL403) and :class:`.build.BuildFailed` (FL402).
     """
@@ -113,14 +120,14 @@ def build(
     start = time.perf_counter()
     steps = host.program if host is not None and program.runs_steps(target) else None
     if steps is not None:
-        built.call = program.bind_steps(steps, graph.constants, names, title)
+        built.call = program.bind_steps(steps, graph.constants, names, title, about)
     elif host is not None:
         names |= {"reinterpret": memory.reinterpret, "settled": memory.settled, "after_writing": memory.after_writing}
         names |= {name: graph.constants[buffer] for name, buffer in host.constants.items()}
         names |= {name: memory.maker(*made) for name, made in host.makers.items()}
         exec(compile(host.text, f"<fuselens host program {graph.name}>", "exec"), names)
     if generated.program is not None:
-        built.call = program.bind(library, generated.program, graph.constants, names, title)
+        built.call = program.bind(library, generated.program, graph.constants, names, title, about)
     else:
         if steps is None:
             built.call = names["call"]

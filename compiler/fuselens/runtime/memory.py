@@ -81,6 +81,22 @@ def described(tensor: Tensor) -> str:
     return ", ".join([f"a {str(tensor.dtype).removeprefix('torch.')} tensor{shape} on {tensor.device}", *special])
 
 
+def picture(error: BaseException, about: Callable[[], str]) -> None:
+    """Says on an out-of-memory error what was held, once. The frame whose graph raised it tells eager's own error."""
+    if torch_private.is_out_of_memory(error) and not hasattr(error, "fuselens_picture"):
+        text = about()
+        error.fuselens_picture = text  # type: ignore[attr-defined]
+        if text:
+            error.add_note(text)
+
+
+def ran_out(on_gpu: bool) -> Exception:
+    """What torch itself raises: programs look for these types and words."""
+    if on_gpu:
+        return torch.OutOfMemoryError("CUDA out of memory. A compiled graph could not allocate a buffer")
+    return RuntimeError("DefaultCPUAllocator: can't allocate memory: a compiled graph could not allocate a buffer")
+
+
 def differs(where: str) -> RuntimeError:
     """What is raised where an operator gave something else than its rule for fake tensors says."""
     return RuntimeError(

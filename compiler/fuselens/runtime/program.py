@@ -265,15 +265,16 @@ def bind(
     constants: Mapping[str, Any],
     operators: Mapping[str, Callable[..., Any]],
     title: str = "",
+    about: Callable[[], str] = str,
 ) -> Callable[[Any], Any]:
     """The unit's host function as a callable of a tuple or list of inputs. ``operators`` are those it calls by Python, ``title``
-    is what a profiler calls the graph."""
+    is what a profiler calls the graph, ``about`` says what it holds where memory runs out."""
     bind_imports(library, program)
     return _program.Program(
         address(library, "fuselens_call"), library, program.inputs.encode(),
         tuple(constants[name] for name in program.constants), program.results.encode(), program.outputs,
         tuple((operators[o.name] if o.name else _again(o), *_described(o)) for o in program.operators),
-        functools.partial(_failed, program.checks), program.releases_lock, _events(program, title),
+        functools.partial(_failed, program.checks, about, False), program.releases_lock, _events(program, title),
     )  # fmt: skip
 
 
@@ -283,7 +284,11 @@ def _events(program: HostProgram, title: str) -> tuple[bytes, ...]:
 
 
 def bind_steps(
-    program: HostProgram, constants: Mapping[str, Any], names: dict[str, Any], title: str = ""
+    program: HostProgram,
+    constants: Mapping[str, Any],
+    names: dict[str, Any],
+    title: str = "",
+    about: Callable[[], str] = str,
 ) -> Callable[[Any], Any]:
     """A host program's steps as a callable of a tuple or list of inputs. ``names`` are the kernels, and ``torch``."""
     steps = program.steps
@@ -297,7 +302,7 @@ def bind_steps(
     return _program.Program(
         _program.steps_entry(), library, program.inputs.encode(), tuple(constants[name] for name in program.constants),
         program.results.encode(), program.outputs, tuple((call, *_described(o)) for call, o in operators),
-        functools.partial(_failed, program.checks), program.releases_lock, _events(program, title),
+        functools.partial(_failed, program.checks, about, True), program.releases_lock, _events(program, title),
     )  # fmt: skip
 
 
@@ -333,13 +338,17 @@ def _again(operator: PythonOperator) -> Callable[..., Any]:
     return call
 
 
-def _failed(checks: tuple[str, ...], code: int, operators: tuple[Any, ...]) -> None:
+def _failed(
+    checks: tuple[str, ...], about: Callable[[], str], on_gpu: bool, code: int, operators: tuple[Any, ...]
+) -> None:  # fmt: skip
     """Raises for what a host function returned. The captured frame then runs eagerly and raises eager's own error."""
     if code & CHECK_FAILED:
         raise memory.kernel_error(code & (CHECK_FAILED - 1), checks)
     which, code = (code >> OPERATOR_SHIFT) - 1, code & (CHECK_FAILED - 1)
     if code == NO_MEMORY:
-        raise MemoryError("no memory for a compiled graph")
+        error = memory.ran_out(on_gpu)
+        memory.picture(error, about)
+        raise error
     where = operators[which][-1] if which >= 0 else ""
     if code == RESULT_DIFFERS:
         raise memory.differs(where)

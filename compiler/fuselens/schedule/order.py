@@ -133,7 +133,7 @@ def _random(target: str) -> bool:
 
 
 def _bytes(graph: Graph, buffer: Buffer) -> int:
-    return ITEMSIZE[buffer.dtype] * integer_value(_extent(buffer), graph.hints)
+    return storage_bytes(buffer, graph.hints)
 
 
 def _extent(buffer: Buffer) -> Expr:
@@ -424,27 +424,46 @@ class _Writes:
         return False
 
 
+@dataclass(frozen=True, slots=True)
+class Lifetimes:
+    """When the program of an ordered graph allocates and frees: for each node the storages whose memory it is the first to use,
+    and those whose memory nothing uses after it, inputs among them. ``roots`` tells in whose memory a buffer lies."""
+
+    roots: dict[str, str]
+    steps: tuple[tuple[Node, tuple[str, ...], tuple[str, ...]], ...]
+
+    @classmethod
+    def of(cls, graph: Graph) -> Lifetimes:
+        roots = graph.roots()
+        given = {*graph.inputs, *graph.constants}
+        results = {roots[o] for o in graph.results() if o in roots}
+        used = [
+            {roots[s]: None for s in sorted(u.reads | u.writes | u.mutates)}
+            for u in (_Use.of(graph, n) for n in graph.nodes)
+        ]
+        last = {root: k for k, names in enumerate(used) for root in names}
+        steps, there = [], set(given)
+        for k, (node, names) in enumerate(zip(graph.nodes, used, strict=True)):
+            made = tuple(root for root in names if root not in there)
+            there.update(made)
+            steps.append((node, made, tuple(root for root in names if last[root] == k and root not in results)))
+        return cls(roots, tuple(steps))
+
+
+def storage_bytes(buffer: Buffer, sizes: Mapping[str, int]) -> int:
+    """The memory of a buffer that owns some, for the values of size symbols."""
+    return ITEMSIZE[buffer.dtype] * integer_value(_extent(buffer), sizes)
+
+
 def live_bytes(graph: Graph) -> list[int]:
     """For each node of an ordered graph the bytes that the graph holds while it runs, inputs and constants left out."""
-    uses = [_Use.of(graph, node) for node in graph.nodes]
-    given = {*graph.inputs, *graph.constants}
-    results = {graph.buffers[o].owner for o in graph.results()}
-    last = {s: k for k, use in enumerate(uses) for s in use.reads | use.writes}
     alive: dict[str, int] = {}
     found: list[int] = []
-    for k, use in enumerate(uses):
-        for storage in sorted((use.writes | use.mutates) - alive.keys() - given):
-            old = graph.reuse.get(storage)
-            if old in given:  # it is written over an input
-                given.add(storage)
-                continue
-            alive[storage] = _bytes(graph, graph.buffers[storage])
-            if old in alive and old not in use.writes:
-                del alive[old]
+    for _, made, dead in Lifetimes.of(graph).steps:
+        alive |= {root: storage_bytes(graph.buffers[root], graph.hints) for root in made}
         found.append(sum(alive.values()))
-        for storage in (use.reads | use.writes) & alive.keys():
-            if last[storage] == k and storage not in results:
-                del alive[storage]
+        for root in dead:
+            alive.pop(root, None)
     return found
 
 

@@ -35,9 +35,14 @@ def dispatch_mode_active() -> bool:
     return DISPATCH_MODES() > 0
 
 
+def foreign_mode_active() -> bool:
+    """Whether one of them is no :class:`Bystander`."""
+    return DISPATCH_MODES() > 0 and not all(isinstance(m, Bystander) for m in private.dispatch_modes())
+
+
 def leave_dispatch_modes() -> None:
-    """Leaves all dispatch modes of this thread."""
-    while dispatch_mode_active():
+    """Leaves all dispatch modes of this thread but bystanders."""
+    while foreign_mode_active():
         private.pop_dispatch_mode()
 
 
@@ -349,9 +354,13 @@ class RecordingMode(private.TorchDispatchMode):
         return True
 
 
+class Bystander(RecordingMode):
+    """One that frames may be compiled under: while they are, and fakes are made, it lets every operator pass."""
+
+
 def recording() -> bool:
     """Whether operators run under a :class:`RecordingMode`."""
-    return any(isinstance(m, RecordingMode) for m in private.dispatch_modes())
+    return any(isinstance(m, RecordingMode) and not isinstance(m, Bystander) for m in private.dispatch_modes())
 
 
 def fakes_are_made() -> bool:
@@ -408,6 +417,13 @@ def group_now() -> Any:
 def ranks_of(group: str) -> list[int]:
     """The ranks of a group, by its name."""
     return torch.distributed.get_process_group_ranks(private.resolve_group(group))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, of a GPU or of the machine."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return type(error) is RuntimeError and "DefaultCPUAllocator: can't allocate memory" in str(error)
 
 
 def is_of_communication(error: BaseException) -> bool:

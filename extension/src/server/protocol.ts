@@ -155,10 +155,12 @@ export interface FusedGraph {
   nodes: OperationNode[];
 }
 
-/** What a graph holds in memory at each of its kernels and calls. */
+/** What a graph holds in memory at each of its kernels and calls; or a step of training, which has to fit a limit. */
 export interface MemoryCurve {
-  graph: number;
+  graph: number | null;
   phase: string;
+  title: string;
+  limit: number | null;
   steps: { name: string; bytes: number; place: number | null }[];
 }
 

@@ -9,6 +9,9 @@ export interface ServerSettings {
   target: string;
   execution: string;
   mesh: string;
+  card: string;
+  stepLimit: string;
+  stepSizes: string;
   codeLens: boolean;
   codeLensShow: string[];
   inlayHints: boolean;
@@ -27,6 +30,9 @@ export const SETTINGS = [
   { name: "target", key: "target", fallback: "auto" },
   { name: "execution", key: "execution", fallback: "slice" },
   { name: "mesh", key: "mesh", fallback: "" },
+  { name: "card", key: "card", fallback: "" },
+  { name: "stepLimit", key: "stepLimit", fallback: "" },
+  { name: "stepSizes", key: "stepSizes", fallback: "" },
   { name: "codeLens", key: "codeLens.enabled", fallback: true },
   { name: "codeLensShow", key: "codeLens.show", fallback: ["run", "graphs", "kernels", "code", "ir", "debug", "inlined", "proof", "lastRun"] },
   { name: "inlayHints", key: "inlayHints.enabled", fallback: true },

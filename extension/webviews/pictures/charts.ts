@@ -70,10 +70,10 @@ export const drawMemory: Draw = (drawing) => {
   if (pictures.memory.length === 0) {
     return nothing("No memory curve", "The graphs of this function hold no memory of their own, or they run eagerly.");
   }
-  const intro = element("p", { class: "intro" }, "What each graph holds while a call runs, from kernel to kernel: values on their way, results, and what is saved for the backward. Inputs are the caller's. Sizes are those of the example inputs.");
+  const intro = element("p", { class: "intro" }, "What each graph holds while a call runs, from kernel to kernel: values on their way, results, and what is saved for the backward. Inputs are the caller's. Sizes are those of the example inputs. With a card or a limit in the settings, a whole step of training comes first.");
   const rows = (): (Node | string)[][] =>
     pictures.memory.flatMap(({ graph, phase, steps }) =>
-      steps.map(({ name, bytes, place }, k) => [`${graph} ${phase}`, String(k + 1), name, bytesText(bytes), lineButton(drawing, place)]),
+      steps.map(({ name, bytes, place }, k) => [graph === null ? phase : `${graph} ${phase}`, String(k + 1), name, bytesText(bytes), lineButton(drawing, place)]),
     );
   return [intro, ...pictures.memory.flatMap((curve) => memoryCurve(drawing, curve)), alternative("Memory as a table", ["Graph", "Step", "Kernel or call", "Holds", "Line"], rows)];
 };
@@ -83,13 +83,14 @@ function memoryCurve(drawing: Drawing, curve: MemoryCurve): Node[] {
   const [top, height, bottom] = [62, drawing.pictures.memory.length > 2 ? 96 : 150, 26];
   const peak = curve.steps.reduce((most, step) => (step.bytes > most.bytes ? step : most));
   const room = Math.max(40, width - LEFT - 14);
-  const scale = height / (peak.bytes || 1);
+  const limit = curve.limit !== null && curve.limit < 2 * peak.bytes ? curve.limit : null;
+  const scale = height / (Math.max(peak.bytes, limit ?? 0) || 1);
   const step = room / curve.steps.length;
   const y = (bytes: number): number => top + height - bytes * scale;
   const outline = curve.steps.map(({ bytes }, k) => `L${LEFT + k * step} ${y(bytes)}H${LEFT + (k + 1) * step}`).join("");
   const floor = top + height;
   const made: Node[] = [];
-  made.push(words(0, 16, `Graph ${curve.graph} · ${curve.phase}`, "title"));
+  made.push(words(0, 16, curve.title, "title"));
   const where = placeOf(drawing, peak.place);
   made.push(words(0, 33, `${bytesText(peak.bytes)} at most, in ${peak.name}${where === undefined ? "" : ` (${where.name})`}`, "faint"));
   for (const value of ticks(peak.bytes, 3, 2).filter((value) => value * scale < height - 12 || value === peak.bytes)) {
@@ -100,10 +101,14 @@ function memoryCurve(drawing: Drawing, curve: MemoryCurve): Node[] {
   made.push(shape("path", { d: `M${LEFT} ${floor}${outline}V${floor}`, class: "curve" }));
   made.push(shape("line", { x1: LEFT, x2: LEFT + room, y1: y(peak.bytes), y2: y(peak.bytes), class: "peak" }));
   made.push(words(LEFT + room, y(peak.bytes) - 6, `peak ${bytesText(peak.bytes)}`, "mark", "end"));
+  if (limit !== null) {
+    made.push(shape("line", { x1: LEFT, x2: LEFT + room, y1: y(limit), y2: y(limit), class: "limit" }));
+    made.push(words(LEFT + 6, y(limit) - 6, `limit ${bytesText(limit)}`, "mark"));
+  }
   made.push(words(LEFT + room, floor + 18, `${counted(curve.steps.length, "step")}, in the order they run`, "tick", "end"));
   const items = curve.steps.map((each, k) => {
     const bar = shape("rect", { x: LEFT + k * step, y: top - 4, width: step, height: height + 4, class: "hit" });
-    bar.dataset["key"] = `${curve.graph} ${curve.phase} ${k}`;
+    bar.dataset["key"] = `${curve.title} ${k}`;
     const place = placeOf(drawing, each.place)?.name;
     const text = `${each.name} holds ${bytesText(each.bytes)}${each === peak ? ", the peak" : ""}${place === undefined ? "" : ` · ${place}`}`;
     return { made: bar, text };
@@ -121,7 +126,7 @@ function memoryCurve(drawing: Drawing, curve: MemoryCurve): Node[] {
       drawing.open(place);
     }
   });
-  const label = `Memory of graph ${curve.graph}, ${curve.phase}: ${counted(curve.steps.length, "step")}, at most ${bytesText(peak.bytes)}`;
+  const label = `Memory: ${curve.title}: ${counted(curve.steps.length, "step")}, at most ${bytesText(peak.bytes)}`;
   return [element("figure", {}, chart(width, top + height + bottom, label, ...made, written(...names), ...items.map((item) => item.made)), told)];
 }
 

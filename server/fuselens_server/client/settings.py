@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fuselens.config import TARGET, TARGETS, mesh_of
+from fuselens.config import CARDS, TARGET, TARGETS, bytes_of, mesh_of, sizes_of
 from fuselens.pins import place
 from fuselens.record.wire import Limits
 
@@ -37,6 +37,9 @@ class Settings:
     memory_limit: int = 8192  # MiB for one file
     target: str = ""  # "cpu", "cuda:sm_90", …; empty: the compiler's choice
     execution: str = "slice"  # what a check may execute of a file: "slice", "import" or "never"
+    card: str = ""  # whose memory a step of training has to fit, such as "h100"; empty: none
+    step_limit: str = ""  # the memory that it has to fit, such as "40GiB"; empty: the card's
+    step_sizes: str = ""  # the sizes of the step, such as "batch=64"; empty: those of the example inputs
     mesh: str = ""  # ranks that a check looks at functions for, such as "data=8,tensor=8"; empty: none
     code_lens: bool = True
     code_lens_show: tuple[str, ...] = tuple(LENSES)  # the kinds of lenses that are shown
@@ -69,7 +72,7 @@ class Settings:
     @property
     def options(self) -> dict[str, Any]:
         usual = Settings()
-        names = ("target", "execution", "mesh", "pins")
+        names = ("target", "execution", "mesh", "pins", "card", "step_limit", "step_sizes")
         return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(usual, name)}
 
     def allows(self, path: str) -> bool:
@@ -162,6 +165,23 @@ DECLARED = (
         "Ranks that functions are looked at for, by dimensions of their mesh, such as `data=8,tensor=8`: their collectives, what a rank "
         "holds, and where ranks differ are shown. No other process is needed. Empty: none.",
         editor="mesh",
+    ),
+    Declared(
+        "card", "card", (str,),
+        "The GPU that training runs on. A step of training is predicted for it: what each line holds, and, where it does not fit, "
+        "what would make it fit. No GPU is needed. Empty: none.",
+        choices={"": "None.", **{name: f"{card.name}, {card.memory / 2**30:.0f} GiB." for name, card in CARDS.items()}}, editor="card",
+    ),
+    Declared(
+        "step_limit", "stepLimit", (str,),
+        "The memory that a step of training has to fit, such as `40GiB`. Empty: that of the card, if there is one.",
+        editor="stepLimit",
+    ),
+    Declared(
+        "step_sizes", "stepSizes", (str,),
+        "The sizes with which a step of training is predicted, such as `batch=64`: axes that annotations name, `batch`, or "
+        "PARAMETER.DIMENSION. Empty: those of the example inputs.",
+        editor="stepSizes",
     ),
     Declared(
         "code_lens", "codeLens", (bool,),
@@ -262,13 +282,9 @@ def read(values: Any, base: Settings | None = None) -> tuple[Settings, list[str]
             problems.append(_refused(declared, value, wanted, base))
         elif attribute == "target" and not TARGET.fullmatch(str(value or "auto")):
             problems.append(_refused(declared, value, TARGETS, base))
-        elif attribute == "mesh" and not _is_mesh(str(value)):
-            problems.append(_refused(declared, value, "names and sizes, such as data=8,tensor=8", base))
-        elif (
-            isinstance(value, int | float)
-            and not isinstance(value, bool)
-            and value < (declared.minimum if declared.minimum is not None else 1)
-        ):
+        elif attribute in _PARSED and not _parses(_PARSED[attribute][0], str(value)):
+            problems.append(_refused(declared, value, _PARSED[attribute][1], base))
+        elif isinstance(value, int | float) and not isinstance(value, bool) and _is_too_small(declared, value):
             problems.append(_refused(declared, value, "more than 0", base))
         else:
             changes[attribute] = _PLAINLY.get(attribute, lambda given: given)(value)
@@ -278,6 +294,9 @@ def read(values: Any, base: Settings | None = None) -> tuple[Settings, list[str]
 _KINDS: dict[type, str] = {str: "text", bool: "true or false", int: "a whole number", float: "a number", list: "a list"}
 _UNSET = {
     "allowedFolders": "no folder",
+    "card": "no card",
+    "stepLimit": "no limit",
+    "stepSizes": "those of the example inputs",
     "mesh": "no ranks",
     "target": "auto",
     "interpreter": "the Python that runs the server",
@@ -313,9 +332,16 @@ def _is_too_small(declared: Declared, value: float) -> bool:
     return value < 0 or (value == 0 and declared.minimum != 0)
 
 
-def _is_mesh(value: str) -> bool:
+_PARSED: dict[str, tuple[Callable[[str], Any], str]] = {
+    "mesh": (mesh_of, "names and sizes, such as data=8,tensor=8"),
+    "step_limit": (lambda text: bytes_of(text) if text else 0, "bytes, or a number with KiB, MiB, GiB or TiB"),
+    "step_sizes": (sizes_of, "names and sizes, such as batch=64"),
+}
+
+
+def _parses(parse: Callable[[str], Any], value: str) -> bool:
     try:
-        mesh_of(value)
+        parse(value)
     except ValueError:
         return False
     return True

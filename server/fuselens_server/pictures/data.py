@@ -72,10 +72,13 @@ class Step(TypedDict):
 
 
 class Memory(TypedDict):
-    """What a graph holds at each of its kernels and calls, in order. ``saved`` is kept for the backward all along."""
+    """What a graph holds at each of its kernels and calls, in order, or a step of training, which has no ``graph``, after its
+    allocations. ``limit`` is what the step has to fit."""
 
-    graph: int
+    graph: int | None
     phase: str
+    title: str
+    limit: int | None
     steps: list[Step]
 
 
@@ -177,7 +180,9 @@ def pictures(view: View, qualname: str | None = None, copied: float | None = Non
         target=report.target if report else "",
         stale=view.stale,
         graphs=[g for graph in _shown(report) for g in _graphs(report, graph, colours, places)] if report else [],
-        memory=[m for graph in report.graphs for m in _memory(graph, places)] if report else [],
+        memory=[*_step(report, places), *(m for graph in report.graphs for m in _memory(graph, places))]
+        if report
+        else [],
         timing=_timing(report) if report else None,
         run=_run(view, report, places) if report else None,
         rooflines=_rooflines(view, report, copied, places) if report else [],
@@ -267,8 +272,20 @@ def _memory(graph: Graph, places: _Places) -> list[Memory]:
         steps = [s for s in graph.memory if s.phase == phase]
         if steps:
             shown = [Step(name=s.name, bytes=s.bytes, place=places.number(s.spans)) for s in steps]
-            found.append(Memory(graph=graph.id, phase=phase, steps=shown))
+            title = f"Graph {graph.id} · {phase}"
+            found.append(Memory(graph=graph.id, phase=phase, title=title, limit=None, steps=shown))
     return found
+
+
+def _step(report: Report, places: _Places) -> list[Memory]:
+    """What a step of training is predicted to hold, where that was asked for."""
+    step = report.step
+    if step is None or not step.curve:
+        return []
+    sizes = ", ".join(f"{name}={size}" for name, size in step.sizes.items())
+    title = f"A step of training{f' with {sizes}' if sizes else ''}, predicted for {step.card or step.target}"
+    shown = [Step(name=p.phase, bytes=p.bytes, place=places.number((p.span,) if p.span else ())) for p in step.curve]
+    return [Memory(graph=None, phase="step", title=title, limit=step.limit, steps=shown)]
 
 
 def _timing(report: Report) -> Part:

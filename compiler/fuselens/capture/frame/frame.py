@@ -683,7 +683,7 @@ class FrameCompiler:
 
 def _surrounded_by() -> str | None:
     """What around the call keeps frames from being compiled."""
-    if torch_private.functorch_active() or torch_private.dispatch_mode_active():
+    if torch_private.functorch_active() or torch_private.foreign_mode_active():
         return "a dispatch mode or a function transform is active"
     if torch_private.TORCHSCRIPT_RECORDS() or torch_private.fx_records():
         return "torch.jit.trace or torch.fx records what it does"

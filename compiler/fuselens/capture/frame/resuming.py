@@ -115,7 +115,13 @@ class Retry:
             rewind()
         if failed_check or wanted:  # it is about to raise, or what it calls would be asked to run as written, too
             return _hook.disabled(function)(*args)
-        result = function(*args)
+        try:
+            result = function(*args)
+        except Exception as raised:
+            picture = getattr(error, "fuselens_picture", "")
+            if picture and torch_private.is_out_of_memory(raised):
+                raised.add_note(picture)
+            raise
         if self._strict and not wanted:
             raise error
         return result

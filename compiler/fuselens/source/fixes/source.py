@@ -184,9 +184,13 @@ class Source(SourceModule):
 
     def imported(self, module: str) -> Edit:
         """``import module``, before the first import that is not of ``__future__``."""
+        return self.imported_line(f"import {module}")
+
+    def imported_line(self, line: str) -> Edit:
+        """The same of a whole import."""
         body = [s for s in self.tree.body if not _is_preamble(s)]
         first = next((s for s in body if isinstance(s, ast.Import | ast.ImportFrom)), body[0])
-        return self.inserted(first, [f"import {module}"])
+        return self.inserted(first, [line])
 
     # --- names ----------------------------------------------------------------------------------------------------------
 

@@ -113,7 +113,7 @@ class _Line:
         return span is not None and _covers(self.view, (span,), self.line)
 
     def told(self, word: str, position: lsp.Position, link: Links, *, excerpt: bool) -> list[str]:
-        parts = [self._became(word), self._fusion()]
+        parts = [self._became(word), self._step(), self._fusion()]
         if self.graphs:
             parts += [self._links(link, position), self._excerpt() if excerpt else "", self._others()]
         return [part for part in parts if part]
@@ -188,6 +188,21 @@ class _Line:
         yield from [f"by a library: {', '.join(_first(library, _MOST_NAMES))}"] if library else []
         others = [f"{text} ({escape(calls[key][0].reason)})" for key, text in told.items() if key[1] != "extern"]
         yield from _first(others, _MOST_ROWS)
+
+    # --- memory of a step ----------------------------------------------------------------------------------------------
+
+    def _step(self) -> str:
+        """What the line holds when a step of training holds most."""
+        step, text = self.report.step, live_memory.bytes_text
+        if step is None:
+            return ""
+        held = [one for one in step.held if self.here(one.span)]
+        kinds = ", ".join(f"{text(one.bytes)} {one.kind}" for one in held)
+        whole = f"of {text(step.peak)} at the peak of a step, in the {step.phase}"
+        said = [f"holds **{text(sum(one.bytes for one in held))}** {whole}: {kinds}"] if held else []
+        if self.here(step.span):
+            said.append(f"the most is held here{'' if step.fits else ', and it does not fit'}")
+        return "; ".join(said)
 
     # --- line 2: fusion ----------------------------------------------------------------------------------------------
 

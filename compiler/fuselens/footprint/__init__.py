@@ -1,0 +1,1 @@
+"""What a training step holds in memory, found out by a run that computes nothing."""
