@@ -74,6 +74,7 @@ def _child(what: str, device: str, cache: str) -> dict[str, float]:
     environment = {
         **os.environ, "FUSELENS_CACHE_DIR": cache, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     }  # fmt: skip
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages have their bytecode
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.zero_seconds", "--child", what, "--device", device]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
