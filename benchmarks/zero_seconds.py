@@ -86,13 +86,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--only", choices=("training", "inference"))
     parser.add_argument("--child", choices=("training", "inference"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         print(json.dumps(measure(options.child, options.device)))
         return
     print(f"{'seconds':20}" + "".join(f"{part:>10}" for part in PARTS))
-    for what in ("training", "inference"):
+    for what in (options.only,) if options.only else ("training", "inference"):
         with tempfile.TemporaryDirectory() as cache:
             cold = _child(what, options.device, cache)
             warm = [_child(what, options.device, cache) for _ in range(options.rounds)]

@@ -91,6 +91,8 @@ def preload(tell: Callable[[str], None] = lambda _: None) -> wire.Event:
     told what takes long."""
     python = platform.python_version()
     os.environ.pop("FUSELENS_DEBUG", None)  # a folder for each function of a run; a check has `--dump`
+    # Asked whether there is a GPU, torch would start CUDA, which then no forked child could start for itself.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     tell(" ".join(("importing torch", *_plain_version("torch"), "in Python", python)))
     warnings.filterwarnings("ignore", "Failed to initialize NumPy")  # where it is not installed, nobody needs it
     try:
