@@ -723,7 +723,18 @@ def _enter_sandbox(request: wire.Request, events: int, private: Path) -> None:
     for folder in writable:
         with contextlib.suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _start_cuda(request, chosen)
     sandbox.enter(request.path, private, writable, tell, give_up)
+
+
+def _start_cuda(request: wire.Request, chosen: config.Config) -> None:
+    """CUDA's driver makes folders and links of devices when it starts, which is an effect. For what may use it, it starts before."""
+    import torch
+
+    if "cuda" in source_of(request) or chosen.target.startswith("cuda"):
+        with contextlib.suppress(Exception):  # who uses it hears why it does not start
+            if torch.cuda.is_available():
+                torch.cuda.init()
 
 
 def _send(descriptor: int, event: wire.Event) -> None:
