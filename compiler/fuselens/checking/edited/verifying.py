@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ... import __version__
 from ...config import Config
 from ...inputs import agreement
 from ...ir.contracts.content import changed as content_changed
@@ -265,7 +265,9 @@ def _models() -> Iterator[str]:
 
 
 def _versions(config: Config, unit: Unit) -> dict[str, str]:
-    found = {"fuselens": importlib.metadata.version("fuselens"), "torch": str(torch.__version__)}
+    found = {"fuselens": __version__, "torch": str(torch.__version__)}
     if unit.language == "triton":
-        return found | {"triton": importlib.metadata.version("triton")}
+        import triton
+
+        return found | {"triton": str(triton.__version__)}
     return found | {"compiler": find_compiler(config).version}
