@@ -38,7 +38,7 @@ EDITS: dict[str, tuple[Edit, str, str]] = {
     "no such function": (replacing(r"tl\.maximum", "tl.maximal"), "FL627", "maximal"),
     "far outside": (replacing(STORE, r"\1tl.store(\2 + \3 + 1099511627776, \4, xmask)"), "FL629", "CUDA error"),
     "endless": (
-        replacing(r"( +)(tl\.store)", r"\1k = tl.program_id(0)\n\1while k >= 0:\n\1    k = k * 1\n\1\2"),
+        replacing(r"( +)(tl\.store)", r"\1k = tl.program_id(0)\n\1while k >= 0:\n\1    tl.debug_barrier()\n\1    k = k * 1\n\1\2"),
         "FL629", "did not end within 60 s",
     ),
 }  # fmt: skip
