@@ -1,0 +1,146 @@
+"""Foretells the compilations of a file's functions: its program is evaluated for the calls that it makes, these are made with the
+compiler, and what that shows is told at the places of the calls.
+
+The calls are those of the file itself and of programs of the project that import it, and calls that runs recorded. What a call gives
+that is not known here is said, and not counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...config import Config, from_environment
+from ...record.report import Diagnostic, FileReport, Report
+from ...slices import Evaluation, Heard, Hearing
+from ...slices.evaluation import Surroundings
+from ...source import fixes
+from ...source.discovery import Annotated
+from ..function_check import configured
+from ..input_sources import recorded
+from ..opening import OpenFile, Progress, found_in, opened, silent
+from ..parsing import FileRefused, read_source
+from .replay import Replay, recorded_call, replayed
+from .told import findings, foreseen
+
+_MOST_TRIED = 4  # fixes
+
+
+def foresee_file(
+    path: str | Path,
+    source: str | None = None,
+    functions: tuple[str, ...] = (),
+    config: Config | None = None,
+    progress: Progress | None = None,
+    until: float = float("inf"),
+    tries: bool = True,
+) -> FileReport:
+    """A report for each function, with no more than :class:`Foreseen` and its findings. After ``until`` (``time.monotonic()``) no
+    more calls are made. ``tries``: fixes are offered, those that spare compilations when the file is looked at with them."""
+    text = (read_source(path) if source is None else source).removeprefix("\ufeff")
+    report = FileReport(str(path))
+    try:
+        report.functions = [r for r, _ in _looked(str(path), text, functions, config, progress or silent, until)]
+    except FileRefused as refusal:
+        report.diagnostics.append(refusal.diagnostic)
+    if tries:
+        _with_fixes(str(path), text, report, config, until)
+    return report
+
+
+def _looked(
+    path: str, text: str, functions: tuple[str, ...], config: Config | None, say: Progress, until: float
+) -> list[tuple[Report, Replay]]:  # fmt: skip
+    hearing = Hearing()
+    chosen = config or from_environment()
+    out = []
+    with opened(path, text, functions, say, chosen, hearing=hearing) as file:
+        file.ask_callers()
+        for annotated in file.annotated:
+            say(f"{annotated.qualname}: calls")
+            out.append(_function(file, annotated, hearing, chosen, until))
+    return out
+
+
+def _function(
+    file: OpenFile, annotated: Annotated, hearing: Hearing, config: Config, until: float
+) -> tuple[Report, Replay]:
+    report = Report(annotated.qualname, file.path, annotated.name_span)
+    found = found_in(file, annotated)
+    if isinstance(found, Diagnostic):
+        report.diagnostics.append(found)
+        return report, Replay()
+    heard = [c for c in hearing.calls if c.function == annotated.qualname]
+    own = [c for c in heard if not c.unknown and not c.inside]
+    calls = [*own, *_recorded(file, annotated, found)]
+    chosen = configured(config, found, annotated, file.evaluated(annotated))
+    same = {c.state.tensors for c in own if c.state.tensors}
+    replay = (
+        Replay(raised="parameters change their types or sizes between calls")
+        if len(same) > 1 and _varies(own)
+        else None
+    )
+    replay = replay or replayed(annotated.qualname, file.path, calls, chosen, until)
+    doubts = [*hearing.guessed, *hearing.left_out, *_assumed(file)]
+    report.foreseen = foreseen(heard, calls, replay, doubts)
+    if not hearing.guessed and not any(note.assumed for e in _evaluations(file) for note in e.notes):
+        report.diagnostics += findings(annotated, file.path, report.foreseen, replay, chosen)
+    return report, replay
+
+
+def _varies(calls: Sequence[Heard]) -> bool:
+    """Whether the same object has other tensors in one call than in another."""
+    by_target: dict[int, set[Any]] = {}
+    for call in calls:
+        by_target.setdefault(id(call.target), set()).add(call.state.tensors)
+    return any(len(found) > 1 for found in by_target.values())
+
+
+def _recorded(file: OpenFile, annotated: Annotated, found: Any) -> list[Heard]:
+    calls, _ = recorded(found, file.path)
+    return [
+        recorded_call(annotated.qualname, found.target, c, Surroundings(c.grad, c.inference, None, ())) for c in calls
+    ]
+
+
+def _assumed(file: OpenFile) -> list[str]:
+    """What evaluations left out or assumed: a call may be another one for it."""
+    return [f"line {note.line}: {note.why}" for e in _evaluations(file) for note in e.notes]
+
+
+def _evaluations(file: OpenFile) -> list[Evaluation]:
+    return [e for e in (file.evaluation, *(file.callers or ())) if e is not None]
+
+
+# --- fixes ------------------------------------------------------------------------------------------------------------
+
+
+def _with_fixes(path: str, text: str, report: FileReport, config: Config | None, until: float) -> None:
+    """Offers the edits with which the file, looked at once more, has fewer compilations."""
+    wanted = [(r, d) for r in report.functions for d in r.diagnostics if d.code == "FL207" and d.span is not None]
+    if not wanted:
+        return
+    source = fixes.Source(text, path)
+    for function, finding in wanted[:_MOST_TRIED]:
+        if function.foreseen is None:
+            continue
+        before = function.foreseen.compilations
+        for fix in fixes.foreseen_fixes(source, function.function, function.foreseen.places):
+            with contextlib.suppress(FileRefused, SyntaxError):
+                edited = fixes.applied(text, fix.edits)
+                ((after, _),) = _looked(path, edited, (function.function,), config, silent, until)
+                count = after.foreseen.compilations if after.foreseen is not None else None
+                if (
+                    before is None
+                    or count is None
+                    or count >= before
+                    or (after.foreseen and len(after.foreseen.doubts) > len(function.foreseen.doubts))
+                ):
+                    continue
+                tried = dataclasses.replace(fix, verified=True, trial=f"{count} compilations in place of {before}")
+                at = function.diagnostics.index(finding)
+                function.diagnostics[at] = finding = dataclasses.replace(finding, fixes=(*finding.fixes, tried))
+                break
