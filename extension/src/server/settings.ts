@@ -15,6 +15,7 @@ export interface ServerSettings {
   live: boolean;
   warmFiles: boolean;
   tryFixes: boolean;
+  foretellRecompiles: boolean;
   proveSeconds: number;
 }
 
@@ -31,5 +32,6 @@ export const SETTINGS = [
   { name: "live", key: "live", fallback: false },
   { name: "warmFiles", key: "warmFiles", fallback: true },
   { name: "tryFixes", key: "tryFixes", fallback: true },
+  { name: "foretellRecompiles", key: "foretellRecompiles", fallback: true },
   { name: "proveSeconds", key: "proveSeconds", fallback: 60 },
 ] as const;

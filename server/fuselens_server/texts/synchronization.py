@@ -109,6 +109,7 @@ def _close(ls: FuselensServer, uri: str) -> None:
         ls.warming.cancel(document)
         ls.trials.cancel(document)
         ls.proofs.cancel(document)
+        ls.foretelling.cancel(document)
         ls.publisher.cancel_republish(document)
         ls.publisher.unpublish(document)
         ls.publisher.publish_borrowers()
