@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from fuselens.checking.isolation import Supervisor, preload
-from fuselens.record import wire
-
 from .programs import PROGRAMS
 
 
@@ -31,20 +28,6 @@ def real(folder, tmp_path_factory):
     done = subprocess.run([sys.executable, str(runner), str(folder)], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
-
-
-@pytest.fixture(scope="module")
-def ask():
-    preload()
-    children = Supervisor(jobs=1)
-
-    def asked(path, text=None):
-        event = children.call(wire.Request(1, "recompiles", str(path), text))
-        assert event.file is not None
-        return event.file
-
-    yield asked
-    children.close()
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -57,11 +57,11 @@ class OpenFile:
         if self.callers is not None or answered:
             return False
         self.callers = []
-        names = Leads(SourceModule(self.source, self.path, self.preview)).names
+        names, own = Leads(SourceModule(self.source, self.path, self.preview)).names, str(Path(self.path).resolve())
         for path, text in itertools.islice(importers(self.path), _MOST_CALLERS):
             with contextlib.suppress(SyntaxError), without(self.path):
                 leads = Leads(SourceModule(text, path), names)
-                evaluation = Evaluation(leads, self.annotated, self.path, self.values, self.preview, self.hearing)
+                evaluation = Evaluation(leads, self.annotated, own, self.values, self.preview, self.hearing)
                 with import_surroundings(path, text) as (name, package):
                     imported(name, package, path, text, evaluation.run)
                 self.callers.append(evaluation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from ..report import CallSite, FailingGuard, Foreseen, Guard
@@ -23,8 +24,10 @@ def headline(told: Foreseen) -> str:
 def lines(told: Foreseen, file: str) -> Iterator[str]:
     """All that is known, in lines."""
     yield headline(told)
+    lines = Counter(site.place(file) for site in told.sites)
     for site in told.sites:
-        yield f"  {_site(site, file)}"
+        column = f", column {site.span.column + 1}" if site.span is not None and lines[site.place(file)] > 1 else ""
+        yield f"  {_site(site, site.place(file) + column)}"
     for doubt in told.doubts:
         yield f"  not certain: {doubt}"
     if told.failing:
@@ -38,8 +41,7 @@ def lines(told: Foreseen, file: str) -> Iterator[str]:
         yield budget(told)
 
 
-def _site(site: CallSite, file: str) -> str:
-    place = site.place(file)
+def _site(site: CallSite, place: str) -> str:
     if site.unknown:
         return f"{place}: unknown, not counted: {site.unknown}"
     if site.inside:
