@@ -54,6 +54,21 @@ def main():
 if __name__ == "__main__":
     main()
 """,
+    "long_loader": _NET
+    + """
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.randn(100, 8)), batch_size=8, shuffle=True)
+model = fuselens.compile(Net())
+for epoch in range(2):
+    for (x,) in loader:
+        model(x).sum().backward()
+    model.eval()
+    with torch.no_grad():
+        for (x,) in loader:
+            model(x)
+    model.train()
+""",
     "train_and_eval": _NET
     + """
 model = fuselens.compile(Net())

@@ -62,6 +62,15 @@ def test_a_condition_that_is_unknown_says_nothing_as_a_finding(tmp_path, ask):
     assert not told.certain and not report.diagnostics
 
 
+def test_a_counter_beside_a_long_loader_is_not_certain(tmp_path, ask):
+    path = tmp_path / "counted.py"
+    loop = "from torch.utils.data import DataLoader, TensorDataset\nloader = DataLoader(TensorDataset(torch.ones(99, 2)), 3)\n"
+    loop += "for k, (x,) in enumerate(loader):\n    step(x, k)\n"
+    path.write_text(HEAD.replace("x * 2", "x * flag") + loop)
+    _, told = only(ask(path))
+    assert told.compilations == 2 and told.doubts == ("29 of 33 batches of a loader",)
+
+
 def test_nobody_calls_it(tmp_path, ask):
     path = tmp_path / "alone.py"
     path.write_text(HEAD)

@@ -2,7 +2,7 @@
 
 from .arguments import arguments
 from .evaluation import Compiled, Evaluation, Note, described
-from .hearing import Heard, Hearing, function_of
+from .hearing import Heard, Hearing, counts, function_of
 from .inferred import fits, inferred, inferred_of_class
 from .project import importers, without
 from .rewriting import Leads
@@ -18,6 +18,7 @@ __all__ = [
     "Unknown",
     "UnknownUsed",
     "arguments",
+    "counts",
     "described",
     "fits",
     "function_of",

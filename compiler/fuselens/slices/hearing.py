@@ -12,7 +12,7 @@ import functools
 import inspect
 import itertools
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,11 +72,13 @@ class Heard:
 @dataclass(slots=True)
 class Hearing:
     """``calls`` are in the order of the program. ``left_out`` says what was not looked at, ``guessed`` what was decided without
-    knowing: what is foretold is not certain then."""
+    knowing: what is foretold is not certain then. ``alike`` says what was left out because guards cannot tell it from what was looked at,
+    where calls differ in nothing but tensors (:func:`counts`)."""
 
     calls: list[Heard] = field(default_factory=list)
     left_out: dict[str, None] = field(default_factory=dict)
     guessed: dict[str, None] = field(default_factory=dict)
+    alike: dict[str, None] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
     _known: dict[Any, Heard] = field(default_factory=dict)
     _kept: dict[str, int] = field(default_factory=dict)
@@ -142,10 +144,9 @@ class Hearing:
                 return real(loader)
             if len(indices) <= _WHOLE:
                 return real(loader)
-            self.skipped(
-                f"{len(indices) - _FIRST - 1} of {len(indices)} batches of a loader, between the first and the last"
-            )
-            chosen = [*indices[:_FIRST], indices[-1]]
+            chosen = _chosen(indices)
+            note = self.alike if _are_alike(loader) else self.left_out
+            note[f"{len(indices) - len(chosen)} of {len(indices)} batches of a loader"] = None
             return (loader.collate_fn([loader.dataset[i] for i in some]) for some in chosen)
 
         return kind, "__iter__", batches
@@ -156,6 +157,20 @@ def _indices(loader: Any) -> list[Any] | None:
     if getattr(loader, "batch_sampler", None) is None or isinstance(loader.dataset, torch.utils.data.IterableDataset):
         return None
     return list(loader.batch_sampler)
+
+
+def _chosen(indices: list[Any]) -> list[Any]:
+    """The first batches, the first one of each other length, and the last."""
+    lengths = {len(some): k for k, some in reversed(list(enumerate(indices)))}
+    return [indices[k] for k in sorted({*range(_FIRST), *lengths.values(), len(indices) - 1})]
+
+
+def _are_alike(loader: Any) -> bool:
+    """Whether batches of one length have the same sizes and types: they are rows of tensors."""
+    data = loader.dataset
+    while type(data) is torch.utils.data.Subset:
+        data = data.dataset
+    return type(data) is torch.utils.data.TensorDataset and loader.collate_fn is torch.utils.data.default_collate
 
 
 # --- where a call is --------------------------------------------------------------------------------------------------
@@ -192,6 +207,17 @@ def _key(value: Any) -> Any:
     if isinstance(value, dict):
         return type(value), tuple((repr(k), _key(v)) for k, v in value.items())
     return type(value), id(value)
+
+
+def counts(calls: Iterable[Heard]) -> bool:
+    """Whether calls of one function differ in more than tensors and modes: in numbers, texts and attributes, which may count."""
+    seen: dict[int, Any] = {}
+    for call in calls:
+        plain = [(type(v), repr(v)) for v in _flat((call.args, call.kwargs)) if type(v) in _PLAIN]
+        held = [(id(m), n, repr(v)) for m, n, v in call.state.attributes if n != "training"]
+        if seen.setdefault(id(call.target), (plain, held)) != (plain, held):
+            return True
+    return False
 
 
 def _mode(around: Any) -> tuple[Any, ...]:

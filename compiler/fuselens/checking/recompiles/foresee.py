@@ -15,7 +15,7 @@ from typing import Any
 
 from ...config import Config, from_environment
 from ...record.report import Diagnostic, FileReport, Report
-from ...slices import Evaluation, Heard, Hearing
+from ...slices import Evaluation, Heard, Hearing, counts
 from ...slices.evaluation import Surroundings
 from ...source import fixes
 from ...source.discovery import Annotated
@@ -84,7 +84,8 @@ def _function(
         else None
     )
     replay = replay or replayed(annotated.qualname, file.path, calls, chosen, until)
-    doubts = [*hearing.guessed, *hearing.left_out, *_assumed(file)]
+    alike = hearing.alike if counts(own) else ()
+    doubts = [*hearing.guessed, *hearing.left_out, *alike, *_assumed(file)]
     report.foreseen = foreseen(heard, calls, replay, doubts)
     if not hearing.guessed and not any(note.assumed for e in _evaluations(file) for note in e.notes):
         report.diagnostics += findings(annotated, file.path, report.foreseen, replay, chosen)
@@ -120,7 +121,7 @@ def _evaluations(file: OpenFile) -> list[Evaluation]:
 
 def _with_fixes(path: str, text: str, report: FileReport, config: Config | None, until: float) -> None:
     """Offers the edits with which the file, looked at once more, has fewer compilations."""
-    wanted = [(r, d) for r in report.functions for d in r.diagnostics if d.code == "FL207" and d.span is not None]
+    wanted = [(r, d) for r in report.functions for d in r.diagnostics if d.code in ("FL207", "FL208")]
     if not wanted:
         return
     source = fixes.Source(text, path)
@@ -128,7 +129,7 @@ def _with_fixes(path: str, text: str, report: FileReport, config: Config | None,
         if function.foreseen is None:
             continue
         before = function.foreseen.compilations
-        for fix in fixes.foreseen_fixes(source, function.function, function.foreseen.places):
+        for fix in fixes.foreseen_fixes(source, function.function, finding, function.foreseen.places):
             with contextlib.suppress(FileRefused, SyntaxError):
                 edited = fixes.applied(text, fix.edits)
                 ((after, _),) = _looked(path, edited, (function.function,), config, silent, until)

@@ -34,8 +34,16 @@ def recompile_fixes(source: Source, finding: Diagnostic) -> Iterator[Fix]:
         yield from _any_size(source, function)
 
 
-def foreseen_fixes(source: Source, qualname: str, sites: Iterable[CallSite]) -> Iterator[Fix]:
-    """Of sizes that vary at the ``sites`` (FL207): marks before each of these calls, else the function is compiled for any size."""
+def foreseen_fixes(source: Source, qualname: str, finding: Diagnostic, sites: Iterable[CallSite]) -> Iterator[Fix]:
+    """Of compilations that are foreseen at the ``sites``: of sizes that vary (FL207), or of an integer of a module that counts (FL208)."""
+    if finding.code == "FL207":
+        yield from _marks(source, qualname, sites)
+    elif any(_OPTION in hint for hint in finding.hints):
+        yield from _module_integers(source)
+
+
+def _marks(source: Source, qualname: str, sites: Iterable[CallSite]) -> Iterator[Fix]:
+    """Marks before each of these calls, else the function is compiled for any size."""
     functions = [n for n in ast.walk(source.tree) if isinstance(n, ast.FunctionDef)]
     named = [n for n in functions if n.name == qualname.rpartition(".")[2]]
     calls = {source.span(n): n for n in ast.walk(source.tree) if isinstance(n, ast.Call)}
