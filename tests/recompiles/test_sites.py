@@ -1,5 +1,8 @@
 """Where calls are found, what of them is known, and what is said where it is not."""
 
+import subprocess
+import sys
+
 from fuselens.record.printed import foreseen
 
 MODEL = """import torch
@@ -77,6 +80,24 @@ def test_nobody_calls_it(tmp_path, ask):
     _, told = only(ask(path))
     assert told.compilations is None
     assert foreseen.headline(told) == "compilations unknown: no call of it was found"
+
+
+def test_a_call_that_the_program_does_not_get_to(tmp_path, ask):
+    path = tmp_path / "beside.py"
+    path.write_text(HEAD + "def beside(x):\n    return step(x)\n\n\nstep(torch.ones(3))\n")
+    _, told = only(ask(path))
+    assert told.compilations == 1 and told.certain
+    assert "line 14: the program does not get there" in "\n".join(foreseen.lines(told, str(path)))
+
+
+def test_calls_of_recorded_runs(tmp_path, ask, monkeypatch):
+    path = tmp_path / "recorded.py"
+    path.write_text(HEAD + "for n in map(int, sys.argv[1:]):\n    step(torch.ones(n))\n")
+    monkeypatch.setenv("FUSELENS_CACHE_DIR", str(tmp_path / "cache"))
+    subprocess.run([sys.executable, "-m", "fuselens.cli", "record", str(path), "4", "5", "6"], check=True)
+    _, told = only(ask(path))
+    assert told.compilations == 2 and told.doubts == ("only calls of recorded runs are known",)
+    assert [site.recorded for site in told.places] == [True]
 
 
 def test_cells_of_a_notebook(tmp_path, ask):

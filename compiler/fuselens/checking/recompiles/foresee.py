@@ -24,7 +24,7 @@ from ..input_sources import recorded
 from ..opening import OpenFile, Progress, found_in, opened, silent
 from ..parsing import FileRefused, read_source
 from .replay import Replay, recorded_call, replayed
-from .told import findings, foreseen
+from .told import findings, foreseen, not_reached
 
 _MOST_TRIED = 4  # fixes
 
@@ -86,7 +86,7 @@ def _function(
     replay = replay or replayed(annotated.qualname, file.path, calls, chosen, until)
     alike = hearing.alike if counts(own) else ()
     doubts = [*hearing.guessed, *hearing.left_out, *alike, *_assumed(file)]
-    report.foreseen = foreseen(heard, calls, replay, doubts)
+    report.foreseen = not_reached(file.source, file.path, annotated, foreseen(heard, calls, replay, doubts))
     if not hearing.guessed and not any(note.assumed for e in _evaluations(file) for note in e.notes):
         report.diagnostics += findings(annotated, file.path, report.foreseen, replay, chosen)
     return report, replay

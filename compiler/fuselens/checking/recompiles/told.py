@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import inspect
 import re
 from collections import Counter
@@ -14,7 +16,7 @@ from ...config import Config
 from ...record import diagnostics
 from ...record.report import CallSite, Diagnostic, Foreseen, Passed, Span
 from ...slices import Heard, described, function_of
-from ...source.discovery import Annotated
+from ...source.discovery import Annotated, parse, span_of
 from .replay import Failed, Made, Replay
 
 _SHOWN = 6  # values of a parameter
@@ -38,6 +40,7 @@ def foreseen(heard: Sequence[Heard], calls: Sequence[Heard], replay: Replay, dou
         if s.unknown
     ]
     left = [replay.raised] if replay.raised else []
+    left += ["only calls of recorded runs are known"] if sites and all(s.recorded for s in sites) else []
     failing = tuple(made.failed.guard for made in replay.made if made.failed is not None)
     every = dict.fromkeys([*unknown, *left, *doubts])
     met = [g.expression for k, g in enumerate(replay.guards) if k not in replay.unmet]
@@ -45,6 +48,20 @@ def foreseen(heard: Sequence[Heard], calls: Sequence[Heard], replay: Replay, dou
         sites, replay.compilations if replay.made else None, tuple(every), replay.limited, failing,
         tuple(dict.fromkeys(met))[:_MOST_PROVED] if not every else (), len(replay.guards), replay.ns, replay.costs,
     )  # fmt: skip
+
+
+def not_reached(source: str, file: str, annotated: Annotated, told: Foreseen) -> Foreseen:
+    """With the calls by the function's name that the program does not get to, but for those in its own body."""
+    try:
+        nodes = ast.walk(parse(source, file))
+    except SyntaxError:
+        return told
+    calls = [n for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
+    spans = [span_of(n, file) for n in calls if isinstance(n.func, ast.Name) and n.func.id == annotated.qualname]
+    known = {site.span for site in told.sites}
+    body = annotated.span
+    left = [s for s in spans if s not in known and not body.line <= s.line <= body.end_line]
+    return dataclasses.replace(told, sites=(*told.sites, *(CallSite(span) for span in left)))
 
 
 def _site(calls: Sequence[Heard], compilations: int) -> CallSite:

@@ -46,6 +46,8 @@ def _site(site: CallSite, place: str) -> str:
         return f"{place}: unknown, not counted: {site.unknown}"
     if site.inside:
         return f"{place}: called by `{site.inside}`, which is compiled: it becomes a part of that"
+    if not site.calls:
+        return f"{place}: the program does not get there"
     calls = f"{site.calls} call{'s' * (site.calls != 1)}"
     made = f"{site.compilations} compilation{'s' * (site.compilations != 1)}"
     given = [f"{p.parameter}: {' | '.join(p.values)}{f' | {p.more} more' if p.more else ''}" for p in site.passes]
@@ -54,8 +56,8 @@ def _site(site: CallSite, place: str) -> str:
 
 def failing(guard: FailingGuard, file: str) -> str:
     """``x: expected f32[16, 8], found f32[32, 8] at line 13 (call 2)``."""
-    where = guard.site.place(file) if guard.site is not None else "recorded runs"
-    return f"{guard.why}; at {where} (call {guard.call})"
+    where = f"at {guard.site.place(file)}" if guard.site is not None else "in recorded runs"
+    return f"{guard.why}; {where} (call {guard.call})"
 
 
 def places(told: Foreseen, file: str) -> str:
