@@ -190,6 +190,16 @@ def mean(x):
 for n in (8, 4, 1, 2):
     mean(torch.randn(n, 3))
 """,
+    "prompt_and_words": """
+@fuselens.compile
+def attend(q, k):
+    return torch.softmax(q @ k.T, -1) @ k
+
+k = torch.randn(33, 4)
+attend(torch.randn(33, 4), k)
+for _ in range(5):
+    attend(torch.randn(1, 4), k)
+""",
     "dtypes": """
 @fuselens.compile
 def add(x):

@@ -252,7 +252,7 @@ TABLE: dict[str, Entry] = {
         _e(
             "FL207",
             "sizes that vary",
-            "calls `{what}` with {sizes}: {count}; mark dynamic?",
+            "calls `{what}` with {sizes}: {count}{question}",
             "The program was evaluated up to this call, and the calls that it makes were counted as a first run compiles them. The first "
             "call is compiled for its sizes. A size that differs later becomes a symbol, which is one more compilation.",
             "fuselens.mark_dynamic before the first call spares the second compilation. `drop_last=True` of a loader spares a smaller "

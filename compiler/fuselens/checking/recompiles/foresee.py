@@ -7,14 +7,13 @@ that is not known here is said, and not counted.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ...config import Config, from_environment
-from ...record.report import Diagnostic, FileReport, Report
+from ...record.report import Diagnostic, FileReport, Fix, Report
 from ...slices import Evaluation, Heard, Hearing, counts
 from ...slices.evaluation import Surroundings
 from ...source import fixes
@@ -24,7 +23,7 @@ from ..input_sources import recorded
 from ..opening import OpenFile, Progress, found_in, opened, silent
 from ..parsing import FileRefused, read_source
 from .replay import Replay, recorded_call, replayed
-from .told import findings, foreseen, not_reached
+from .told import MARK, findings, foreseen, not_reached
 
 _MOST_TRIED = 4  # fixes
 
@@ -120,28 +119,36 @@ def _evaluations(file: OpenFile) -> list[Evaluation]:
 
 
 def _with_fixes(path: str, text: str, report: FileReport, config: Config | None, until: float) -> None:
-    """Offers the edits with which the file, looked at once more, has fewer compilations."""
+    """Offers the edits with which the file, looked at once more, has fewer compilations. Where none has, no mark is asked for."""
     wanted = [(r, d) for r in report.functions for d in r.diagnostics if d.code in ("FL207", "FL208")]
-    if not wanted:
-        return
-    source = fixes.Source(text, path)
+    source = fixes.Source(text, path) if wanted else None
     for function, finding in wanted[:_MOST_TRIED]:
-        if function.foreseen is None:
+        if function.foreseen is None or source is None:
             continue
-        before = function.foreseen.compilations
-        for fix in fixes.foreseen_fixes(source, function.function, finding, function.foreseen.places):
-            with contextlib.suppress(FileRefused, SyntaxError):
-                edited = fixes.applied(text, fix.edits)
-                ((after, _),) = _looked(path, edited, (function.function,), config, silent, until)
-                count = after.foreseen.compilations if after.foreseen is not None else None
-                if (
-                    before is None
-                    or count is None
-                    or count >= before
-                    or (after.foreseen and len(after.foreseen.doubts) > len(function.foreseen.doubts))
-                ):
-                    continue
-                tried = dataclasses.replace(fix, verified=True, trial=f"{count} compilations in place of {before}")
-                at = function.diagnostics.index(finding)
-                function.diagnostics[at] = finding = dataclasses.replace(finding, fixes=(*finding.fixes, tried))
-                break
+        proposed = list(fixes.foreseen_fixes(source, function.function, finding, function.foreseen.places))
+        found = next(
+            (t for fix in proposed if (t := _tried(path, text, fix, function, config, until)) is not None), None
+        )
+        changed = finding
+        if found is not None:
+            changed = dataclasses.replace(finding, fixes=(found,))
+        elif proposed and finding.code == "FL207":
+            changed = dataclasses.replace(finding, message=finding.message.removesuffix(MARK), hints=())
+        function.diagnostics[function.diagnostics.index(finding)] = changed
+
+
+def _tried(path: str, text: str, fix: Fix, before: Report, config: Config | None, until: float) -> Fix | None:
+    """``fix`` with what it spares; None where it spares nothing, or the same calls are not made any more."""
+    try:
+        edited = fixes.applied(text, fix.edits)
+        ((after, _),) = _looked(path, edited, (before.function,), config, silent, until)
+    except (FileRefused, SyntaxError):
+        return None
+    then, now = before.foreseen, after.foreseen
+    if then is None or now is None or then.compilations is None or now.compilations is None:
+        return None
+    same = len(now.doubts) <= len(then.doubts) and [s.calls for s in now.places] == [s.calls for s in then.places]
+    if not same or now.compilations >= then.compilations:
+        return None
+    count = f"{now.compilations} compilation{'s' * (now.compilations != 1)}"
+    return dataclasses.replace(fix, verified=True, trial=f"{count} in place of {then.compilations}")

@@ -19,6 +19,7 @@ from ...slices import Heard, described, function_of
 from ...source.discovery import Annotated, parse, span_of
 from .replay import Failed, Made, Replay
 
+MARK = "; mark dynamic?"
 _SHOWN = 6  # values of a parameter
 _MOST_PROVED = 2000
 _OF_SIZES = re.compile(
@@ -112,13 +113,34 @@ def findings(
     made = [m for m in replay.made if m.failed is not None and m.call.site is not None]
     sizes = [m for m in made if m.failed is not None and _is_of_sizes(m.failed)]
     others = [m for m in made if m not in sizes]
-    if sizes:
+    if sizes and _vary_beyond_one([m.call for m in replay.made]):
         yield _of_sizes(annotated, file, told, sizes[0])
     by_subject = Counter(m.failed.subject for m in others if m.failed is not None and m.failed.kind not in _ONCE)
     for subject, count in by_subject.most_common(1):
         first = next(m for m in others if m.failed is not None and m.failed.subject == subject)
         if count > 1 or replay.limited:
             yield _again(annotated, file, told, first, config.recompile_limit)
+
+
+def _vary_beyond_one(calls: Sequence[Heard]) -> bool:
+    """Whether a dimension has two sizes from 2 on: 0 and 1 are compiled apart in any case."""
+    given: dict[tuple[str, int], list[Any]] = {}
+    for call in calls:
+        for name, value in _named(call).items():
+            for tensor in _tensors(value):
+                given.setdefault((name, tensor.dim()), []).append(tensor)
+    varying = (sizes for tensors in given.values() for sizes in _varying(tensors).values())
+    return any(sum(size > 1 for size in sizes) > 1 for sizes in varying)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
 
 
 def _is_of_sizes(failed: Failed) -> bool:
@@ -133,7 +155,13 @@ def _of_sizes(annotated: Annotated, file: str, told: Foreseen, made: Made) -> Di
     site = next(s for s in told.places if s.span == made.call.site)
     count = f"{site.compilations} compilations" if site.compilations > 1 else "one more compilation"
     return diagnostics.make(
-        "FL207", place, what=annotated.qualname, sizes=text + other, count=count, hints=(advice,) if advice else ()
+        "FL207",
+        place,
+        what=annotated.qualname,
+        sizes=text + other,
+        count=count,
+        question=MARK,
+        hints=(advice,) if advice else (),
     )
 
 
