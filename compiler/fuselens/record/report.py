@@ -11,11 +11,12 @@ exclusive. The server converts to LSP's UTF-16 units.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 SCHEMA_VERSION = 1
 PREVENTING = frozenset({"FL202", "FL402", "FL403"})  # findings of what keeps from being compiled what could be
+FORETOLD = frozenset({"FL207", "FL208"})  # findings of what the program's calls will compile
 Severity = Literal["error", "warning", "information", "hint"]
 Origin = Literal["fuselens.example", "example_inputs", "annotations", "defaults", "recorded", "call", "layers", "body"]
 _SOURCES: dict[str, str] = {
@@ -502,6 +503,11 @@ class Report:
     communication: Communication | None = None  # where ranks were asked for
     proof: Proof | None = None  # where it was compared with eager since
     foreseen: Foreseen | None = None  # where the calls of its program were looked at since
+
+    @property
+    def without_foreseen(self) -> Report:
+        """The same without what is foreseen, which hangs on calls in other functions."""
+        return replace(self, foreseen=None, diagnostics=[d for d in self.diagnostics if d.code not in FORETOLD])
 
     @property
     def kernels(self) -> list[Kernel]:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from fuselens.record import wire
-from fuselens.record.report import Report
+from fuselens.record.report import FORETOLD, Report
 
 from ..client.configuration import NotAllowedError, Settled
 from ..texts.session import Checked, Document
@@ -15,7 +15,6 @@ from .turns import Urgency
 from .worker_pool import StartError, WorkerDiedError, WorkerPool
 
 logger = logging.getLogger(__name__)
-_CODES = frozenset({"FL207", "FL208"})
 
 
 class Foretelling:
@@ -76,5 +75,5 @@ class Foretelling:
 def _take(report: Report, told: Report | None) -> None:
     """Puts what is foreseen in the place of what was."""
     report.foreseen = told.foreseen if told is not None else None
-    report.diagnostics = [d for d in report.diagnostics if d.code not in _CODES]
-    report.diagnostics += [d for d in told.diagnostics if d.code in _CODES] if told is not None else []
+    report.diagnostics = [d for d in report.diagnostics if d.code not in FORETOLD]
+    report.diagnostics += [d for d in told.diagnostics if d.code in FORETOLD] if told is not None else []
