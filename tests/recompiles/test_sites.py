@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 from fuselens.record.printed import foreseen
+from fuselens.record.report import Guard
 
 MODEL = """import torch
 import fuselens
@@ -113,4 +114,6 @@ def test_guards_have_a_fate_and_a_budget(tmp_path, ask):
     (failing,) = told.failing
     assert (failing.why, failing.site.line, failing.call) == ("flag: expected True, found False", 14, 2)
     assert "x: float32[3] on cpu, strides (1,)" in told.proved and failing.expression not in told.proved
+    fate = foreseen.fate(Guard("TENSOR", "x", "x: float32[3] on cpu, strides (1,)"), told, str(path))
+    assert fate.startswith("always true at the 2 call sites (line 13, line 14); about ") and fate.endswith(" ns")
     assert told.ns and sum(cost.guards for cost in told.costs) >= len(told.proved)

@@ -74,10 +74,12 @@ def budget(told: Foreseen) -> str:
 
 
 def fate(guard: Guard, told: Foreseen | None, file: str) -> str:
-    """What calls do to a guard: when it fails, or that it is always true; "" where nothing is known of it."""
+    """What calls do to a guard: when it fails, or that it is always true; and about what it takes, which is the mean of its kind. ""
+    where nothing is known of it."""
     if told is None:
         return ""
     found = [f for f in told.failing if f.expression == guard.expression]
-    if found:
-        return f"fails: {failing(found[0], file)}"
-    return f"always true {places(told, file)}" if guard.expression in told.proved else ""
+    said = [f"fails: {failing(f, file)}" for f in found[:1]]
+    said += [f"always true {places(told, file)}"] if guard.expression in told.proved else []
+    said += [f"about {cost.ns / cost.guards:.0f} ns" for cost in told.costs if cost.kind == guard.kind]
+    return "; ".join(said)
