@@ -37,6 +37,7 @@ from .texts.session import Document, Session
 from .texts.view import View
 from .work.checking import Checks
 from .work.fix_trials import FixTrials
+from .work.foretelling import Foretelling
 from .work.later_texts import LaterTexts
 from .work.live import LiveRuns
 from .work.proving import Proofs
@@ -80,10 +81,11 @@ class FuselensServer(LanguageServer):
         self.trials = FixTrials(self.configuration, self.pool, self.send_status)
         self.proofs = Proofs(self.configuration, self.pool, self)
         self.since = Comparing(self.configuration, self.pool, self.refreshes.marked, self.send_status)
+        self.foretelling = Foretelling(self.configuration, self.pool, self.send_status, self._told_later)
         self.later_texts = LaterTexts(self.configuration, self.session, self.pool, self.documents_changed)
         self.kernels = Drafts(self)
         self.ending = Ending(self.leave)
-        self.live = LiveRuns(self.publisher.live_changed, self._cell_of)
+        self.live = LiveRuns(self.publisher.live_changed, lambda text: _cell_of(self.session, text))
         self._worker_status: WorkerStatus | None = None
         self._configuring = 0
         self._background: set[asyncio.Future[Any]] = set()
@@ -140,10 +142,6 @@ class FuselensServer(LanguageServer):
         self.session.focus = unquote(document.uri if document else uri) if uri else None
         self.pool.reconsider()
 
-    def _cell_of(self, text: str) -> Executed | None:
-        """The cell of an open notebook that has a text which ran."""
-        return executed_cells.find((d for d in self.session.documents if isinstance(d, notebooks.Notebook)), text)
-
     # --- the client's side of checks ---------------------------------------------------------------------------------
 
     def publish(self, document: Document) -> None:
@@ -156,6 +154,12 @@ class FuselensServer(LanguageServer):
         self.trials.start(document)
         self.proofs.start(document)
         self.since.again(document)
+        self.foretelling.start(document)
+        self.refreshes.ask_for_annotations()
+
+    def _told_later(self, document: Document) -> None:
+        self.publish(document)
+        self.documents_changed(self.document_uris(document))
         self.refreshes.ask_for_annotations()
 
     def documents_changed(self, changed: list[str]) -> None:
@@ -208,6 +212,7 @@ class FuselensServer(LanguageServer):
             "building kernels": self.warming.documents,
             "trying out fixes": self.trials.documents,
             "proving functions": self.proofs.documents,
+            "foretelling compilations": self.foretelling.documents,
             "looking at earlier revisions": self.since.documents,
         }
         return [
@@ -250,6 +255,7 @@ class FuselensServer(LanguageServer):
         self.trials.cancel_all()
         self.proofs.cancel_all()
         self.since.cancel_all()
+        self.foretelling.cancel_all()
 
     @property
     def exit_status(self) -> int:
@@ -298,6 +304,11 @@ class FuselensServer(LanguageServer):
                 logger.info("background request failed: %s", error)
 
         task.add_done_callback(done)
+
+
+def _cell_of(session: Session, text: str) -> Executed | None:
+    """The cell of an open notebook that has a text which ran."""
+    return executed_cells.find((d for d in session.documents if isinstance(d, notebooks.Notebook)), text)
 
 
 def _version() -> str:

@@ -356,7 +356,13 @@ class Editor:
             ),
         )
         more(both)
-        options = {"notifications": True, "allowedFolders": ["/"], "proveSeconds": 0, **(options or {})}
+        options = {
+            "notifications": True,
+            "allowedFolders": ["/"],
+            "proveSeconds": 0,
+            "foretellRecompiles": False,
+            **(options or {}),
+        }
         parameters = lsp.InitializeParams(
             both, process_id=os.getpid(), root_uri=uris.from_fs_path(str(root)), initialization_options=options,
             workspace_folders=[lsp.WorkspaceFolder(uris.from_fs_path(str(f)) or "", f.name) for f in folders] or None,

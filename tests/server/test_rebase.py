@@ -8,7 +8,7 @@ import json
 import pytest
 
 from fuselens.record.plain import to_plain
-from fuselens.record.report import Diagnostic, Line, Report, Span, Stage
+from fuselens.record.report import CallSite, Diagnostic, Foreseen, Line, Report, Span, Stage
 from fuselens_server.texts.rebase import rebased
 
 
@@ -52,6 +52,17 @@ def test_only_what_is_below_shifts(toy):
     assert {(a.line, b.line - a.line) for a, b in zip(spans(toy.report()), spans(moved), strict=True)} == {
         (4, 0), (5, 0), (6, 1), (7, 1), (11, 1),
     }  # fmt: skip
+
+
+def test_a_call_that_is_edited_ends_what_was_foreseen_of_it(toy):
+    lines = toy.text.split("\n")
+    call = Span(toy.path, len(lines), 0, len(lines), 5)
+    found = Diagnostic("FL207", "sizes vary", call)
+    report = dataclasses.replace(toy.report(), foreseen=Foreseen((CallSite(call, calls=1),)), diagnostics=[found])
+    at = len(toy.text)
+    view = toy.view(report=toy.file(), edits=((at, at, "12345"),))
+    assert rebased(report.without_foreseen, view.compiled, frozenset({toy.path})) is not None
+    assert report.without_foreseen.foreseen is None and report.without_foreseen.diagnostics == []
 
 
 def test_an_edit_inside_a_place_ends_it(toy):

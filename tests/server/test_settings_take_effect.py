@@ -81,7 +81,7 @@ async def listens(file: Any) -> bool:
     return any(str(file.path.parent) in place.read_text() for place in announced)
 
 
-UNPROVED = {"proveSeconds": 0}
+UNPROVED = {"proveSeconds": 0, "foretellRecompiles": False}
 EFFECTS: dict[str, tuple[Any, Look, Callable[[Any], bool], Callable[[Any], bool]]] = {
     # name → another value; what to look at; what is seen before, and after
     "timeout": (3, lambda file: codes(file, SLOW), lambda seen: False, lambda seen: "FL905" in seen),
@@ -113,6 +113,12 @@ EFFECTS: dict[str, tuple[Any, Look, Callable[[Any], bool], Callable[[Any], bool]
     "tryFixes": (False, lambda file: said(file, "trying out fixes"), bool, lambda seen: seen is False),
     "pins": (False, of_pins, lambda seen: seen == {"FL621"}, lambda seen: seen == set()),
     "live": (True, listens, lambda seen: seen is False, bool),
+    "foretellRecompiles": (
+        True,
+        lambda file: said(file, "foretelling compilations"),
+        lambda seen: seen is False,
+        bool,
+    ),
     "proveSeconds": (1, lambda file: said(file, "proving functions"), lambda seen: seen is False, bool),
     "compareWith": ("HEAD", lambda file: said(file, "looking at earlier revisions"), lambda seen: seen is False, bool),
     "warmFiles": (False, lambda file: said(file, "building kernels"), bool, lambda seen: seen is False),
@@ -128,7 +134,7 @@ async def begun(new_editor: Any, tmp_path_factory: pytest.TempPathFactory) -> As
         folder.mkdir()
     editor = new_editor()
     editor.configuration = UNPROVED
-    await editor.start(root, {"proveSeconds": None}, folders=folders)
+    await editor.start(root, {"proveSeconds": None, "foretellRecompiles": None}, folders=folders)
     file, _ = await editor.open(folders[0] / "file.py", FILE)
     other, _ = await editor.open(folders[1] / "other.py", FILE)
     Repo(folders[0]).commit("First")

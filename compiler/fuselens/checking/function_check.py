@@ -116,14 +116,18 @@ def planned(file: OpenFile, annotated: Annotated, config: Config | None, say: Pr
     if isinstance(inputs, Diagnostic):
         return inputs
     evaluated = file.evaluated(annotated)
-    chosen = merge_config(config or from_environment(explore=True), found.config, annotated.arguments)
-    chosen = _for_device(chosen, evaluated)
+    chosen = configured(config or from_environment(explore=True), found, annotated, evaluated)
     given = inputs.origin, inputs.args, inputs.kwargs, inputs.dynamic
     fingerprint = fingerprints.fingerprint(
         file.path, found.target, given, fingerprints.of_config(chosen), project.digest(file.path)
     )
     stated = told(inputs, found, evaluated, file.path)
     return Call(annotated, found, inputs, stated, chosen, evaluated, fingerprint)
+
+
+def configured(config: Config, found: Found, annotated: Annotated, evaluated: Compiled | None) -> Config:
+    """The configuration that holds for a function in a check."""
+    return _for_device(merge_config(config, found.config, annotated.arguments), evaluated)
 
 
 def _for_device(config: Config, evaluated: Compiled | None) -> Config:

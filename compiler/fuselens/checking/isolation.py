@@ -605,6 +605,14 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
         _step_back()
         file = check.warm_file(request.path, request.source, request.functions, progress, chosen)
         send(wire.Event(request.id, "result", file=file))
+    elif request.method == "recompiles":
+        from .recompiles.foresee import foresee_file
+
+        if request.options.get("idle"):
+            _step_back()
+        until = time.monotonic() + (request.limits.seconds * _TRIED_UNTIL or float("inf"))
+        file = foresee_file(request.path, request.source, request.functions, chosen, progress, until)
+        send(wire.Event(request.id, "result", file=file))
     elif request.method == "fix":
         _step_back()
         (function,) = request.functions

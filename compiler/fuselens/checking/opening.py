@@ -17,7 +17,7 @@ from .. import sandbox
 from ..config import Config, from_environment
 from ..record import diagnostics
 from ..record.report import Diagnostic, Span
-from ..slices import Compiled, Evaluation, Leads, Note, Unknown, importers, why_of, without
+from ..slices import Compiled, Evaluation, Hearing, Leads, Note, Unknown, importers, why_of, without
 from ..source.discovery import Annotated, SourceModule
 from ..system import source_text
 from .importing import import_surroundings, imported
@@ -43,6 +43,7 @@ class OpenFile:
     values: bool = False  # of large tensors, too
     preview: bool = False
     callers: list[Evaluation] | None = None  # of programs that import the file, once somebody asked
+    hearing: Hearing | None = None  # what is called, for who wants all calls
 
     def evaluated(self, annotated: Annotated) -> Compiled | None:
         """What the evaluation found at an annotation, if it got there."""
@@ -52,18 +53,19 @@ class OpenFile:
 
     def ask_callers(self) -> bool:
         """Evaluates programs of the project that import the file; whether this was the first time."""
-        if self.callers is not None or (self.evaluation is not None and not self._lacks_calls()):
+        answered = self.evaluation is not None and not self._lacks_calls() and self.hearing is None
+        if self.callers is not None or answered:
             return False
         self.callers = []
-        names = Leads(SourceModule(self.source, self.path, self.preview)).names
+        names, own = Leads(SourceModule(self.source, self.path, self.preview)).names, str(Path(self.path).resolve())
         for path, text in itertools.islice(importers(self.path), _MOST_CALLERS):
             with contextlib.suppress(SyntaxError), without(self.path):
                 leads = Leads(SourceModule(text, path), names)
-                evaluation = Evaluation(leads, self.annotated, self.path, self.values, self.preview)
+                evaluation = Evaluation(leads, self.annotated, own, self.values, self.preview, self.hearing)
                 with import_surroundings(path, text) as (name, package):
                     imported(name, package, path, text, evaluation.run)
                 self.callers.append(evaluation)
-            if not self._lacks_calls():
+            if self.hearing is None and not self._lacks_calls():
                 break
         sandbox.take()
         return True
@@ -81,10 +83,11 @@ def opened(
     progress: Progress | None = None,
     config: Config | None = None,
     values: bool = False,
+    hearing: Hearing | None = None,
 ) -> Iterator[OpenFile]:
     """Discovers the annotated functions of ``path`` and, if there are any, imports it for the duration of the block. Where an
     effect is refused to the import, those are left that it has defined. By ``execution`` of ``config``, "import" also imports
-    programs, which are evaluated otherwise. ``values``: large tensors of programs are computed, too.
+    programs, which are evaluated otherwise. ``values``: large tensors of programs are computed, too. ``hearing`` keeps all calls.
 
     Raises FileRefused, also when an effect is refused in the block, and where nothing may be executed."""
     say = progress or silent
@@ -103,8 +106,8 @@ def opened(
     say("import")
     with import_surroundings(path, source) as (name, package):
         leads = Leads(module)
-        evaluates = config.execution == "slice" and leads.runs_itself()
-        evaluation = Evaluation(leads, chosen, values=values) if evaluates else None
+        evaluates = config.execution == "slice" and (hearing is not None or leads.runs_itself())
+        evaluation = Evaluation(leads, chosen, values=values, hearing=hearing) if evaluates else None
         execute = evaluation.run if evaluation is not None else functools.partial(exec, code)
         loaded, stopped = imported(name, package, path, source, execute)
         if stopped is not None:
@@ -113,7 +116,7 @@ def opened(
         findings += _of_execution(evaluation, path, source)
         try:
             nobody = None if config.execution == "slice" else []
-            yield OpenFile(path, source, loaded, chosen, findings, evaluation, values, config.preview, nobody)
+            yield OpenFile(path, source, loaded, chosen, findings, evaluation, values, config.preview, nobody, hearing)
         except sandbox.Refused as refusal:
             raise FileRefused(refusal.finding) from refusal
 

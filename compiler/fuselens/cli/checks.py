@@ -17,6 +17,7 @@ from ..record.report import FileReport
 from ..system import console
 from .compiled import compiled, stages
 from .progress import say
+from .recompiles import with_foretold
 from .targets import UsageError, nothing_in, previewable, targets
 
 FORMATS = ("text", "json", "sarif", "github")
@@ -30,6 +31,8 @@ def check(arguments: argparse.Namespace) -> int:
     files = compiled([t for path in arguments.paths for t in targets(path)], arguments)
     folder = str(Path(arguments.baseline).parent) if arguments.baseline else "."
     news = baseline.news(files, before, folder) if before is not None else None
+    if arguments.verbose:
+        with_foretold(files, arguments)
     _print(files, asked, news, arguments)
     _dump(files, arguments.dump)
     if arguments.update_baseline:
@@ -142,6 +145,7 @@ def _write_baseline(files: Sequence[FileReport], path: Path, folder: str) -> Non
 def explain(arguments: argparse.Namespace) -> int:
     asked = stages(arguments.print_after)
     files = compiled(list(targets(arguments.target)), arguments)
+    with_foretold(files, arguments)
     if arguments.format == "json":
         console.say(json.dumps([to_plain(report) for file in files for report in file.functions], indent=1))
     else:

@@ -10,7 +10,7 @@ from typing import Any
 from .. import config
 from ..history import blaming, changes
 from ..record import wire
-from . import bisect, caches, checks, diff, doctor, kernels, memory, others, revisions, runs
+from . import bisect, caches, checks, diff, doctor, kernels, memory, others, recompiles, revisions, runs
 
 _STATUS = """exit status:
   0  all is well, also where the reader of the output left early
@@ -55,6 +55,10 @@ _EXAMPLES = {
         "fuselens bisect model.py::step                    # which graph, operations and stage give wrong values",
         "fuselens bisect model.py::step --slower-than 1.0  # which take longer than eager",
         "fuselens bisect repro.py                          # of a graph's program, as --dump writes it",
+    ),
+    "recompiles": (
+        "fuselens recompiles train.py                  # how often each function will be compiled, and why",
+        "fuselens recompiles model.py::step --format json",
     ),
     "record": ("fuselens record train.py --epochs 1",),
     "codes": ("fuselens codes", "fuselens codes FL101"),
@@ -126,6 +130,14 @@ def parser() -> argparse.ArgumentParser:
             "find which graph, operations and stage make a compiled function wrong, slow or crash",
         )
     )
+    foretell = command(
+        "recompiles",
+        recompiles.recompiles,
+        "say how often functions will be compiled, which guards fail, and at which calls of the program",
+    )
+    foretell.add_argument("target", metavar="FILE.py[::function]")
+    foretell.add_argument("--format", choices=("text", "json"), default="text", help="json: all that is foreseen")
+    _compile_options(foretell)
     record = command(
         "record", runs.record,
         "run a program with this compiler in place of torch's; checks use what it calls functions with",

@@ -250,6 +250,23 @@ TABLE: dict[str, Entry] = {
             "Settings of torch's own compiler mean the same here where they can. This one does not; it is said once.",
             severity="information",
         ),
+        _e(
+            "FL207",
+            "sizes that vary",
+            "calls `{what}` with {sizes}: {count}{question}",
+            "The program was evaluated up to this call, and the calls that it makes were counted as a first run compiles them. The first "
+            "call is compiled for its sizes. A size that differs later becomes a symbol, which is one more compilation.",
+            "fuselens.mark_dynamic before the first call spares the second compilation. `drop_last=True` of a loader spares a smaller "
+            "last batch.",
+            severity="information",
+        ),
+        _e(
+            "FL208",
+            "compilations foreseen",
+            "`{what}` will be compiled {count} times, because of {why}",
+            "The program was evaluated up to its calls, and the calls that it makes were counted as a first run compiles them. This guard "
+            "fails again and again. After {limit} compilations the function runs eagerly.",
+        ),
         # --- FL3xx: autograd ----------------------------------------------------------------------------------
         _e(
             "FL301",

@@ -11,11 +11,12 @@ exclusive. The server converts to LSP's UTF-16 units.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 SCHEMA_VERSION = 1
 PREVENTING = frozenset({"FL202", "FL402", "FL403"})  # findings of what keeps from being compiled what could be
+FORETOLD = frozenset({"FL207", "FL208"})  # findings of what the program's calls will compile
 Severity = Literal["error", "warning", "information", "hint"]
 Origin = Literal["fuselens.example", "example_inputs", "annotations", "defaults", "recorded", "call", "layers", "body"]
 _SOURCES: dict[str, str] = {
@@ -488,6 +489,85 @@ class StepMemory:
         return self.limit is None or self.peak <= self.limit
 
 
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What calls give for a parameter: each kind of value in a few words, in order; ``more`` that are not listed. ``sizes`` are the
+    dimensions of a tensor that vary, with the sizes that they have."""
+
+    parameter: str
+    values: tuple[str, ...]
+    more: int = 0
+    sizes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite:
+    """A call of a compiled function in the program: ``calls`` of it were looked at, which caused ``compilations``. ``unknown`` says
+    what is not known of it; ``inside`` is the compiled function that makes it, which it becomes a part of. ``recorded``: no place, but
+    calls of runs of the program."""
+
+    span: Span | None
+    passes: tuple[Passed, ...] = ()
+    calls: int = 0
+    compilations: int = 0
+    unknown: str = ""
+    inside: str = ""
+    recorded: bool = False
+
+    def place(self, file: str) -> str:
+        return "recorded runs" if self.span is None else self.span.place(file)
+
+
+@dataclass(frozen=True, slots=True)
+class FailingGuard:
+    """A guard that some call does not meet: at ``site``, the ``call``-th one that differs from those before. ``why`` says what it
+    expects and finds, ``advice`` what would spare the compilation."""
+
+    kind: str
+    expression: str
+    why: str
+    span: Span | None = None
+    site: Span | None = None
+    call: int = 0
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GuardCost:
+    """What the guards of one kind take in a call, together."""
+
+    kind: str
+    guards: int
+    ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """How often a function will be compiled in a first run, by the calls of its program. ``compilations`` were counted by making
+    those calls; None where no call is known. It is ``certain`` where that were all calls, else ``doubts`` say what is not known.
+    ``limited``: it reaches the limit, and runs eagerly from there. ``failing`` are the guards that cause compilations, ``proved`` the
+    conditions of those of the first compilation that all calls meet. ``ns`` is what all guards take in a call, measured here."""
+
+    sites: tuple[CallSite, ...] = ()
+    compilations: int | None = None
+    doubts: tuple[str, ...] = ()
+    limited: bool = False
+    failing: tuple[FailingGuard, ...] = ()
+    proved: tuple[str, ...] = ()
+    guards: int = 0
+    ns: float | None = None
+    costs: tuple[GuardCost, ...] = ()  # the most expensive kind first
+
+    @property
+    def certain(self) -> bool:
+        return not self.doubts
+
+    @property
+    def places(self) -> tuple[CallSite, ...]:
+        """The sites whose calls were made."""
+        return tuple(site for site in self.sites if site.calls and not site.unknown and not site.inside)
+
+
 @dataclass(slots=True)
 class Report:
     """Everything that one compilation of one annotated function produced."""
@@ -514,6 +594,12 @@ class Report:
     communication: Communication | None = None  # where ranks were asked for
     proof: Proof | None = None  # where it was compared with eager since
     step: StepMemory | None = None  # where the memory of a step was asked for
+    foreseen: Foreseen | None = None  # where the calls of its program were looked at since
+
+    @property
+    def without_foreseen(self) -> Report:
+        """The same without what is foreseen, which hangs on calls in other functions."""
+        return replace(self, foreseen=None, diagnostics=[d for d in self.diagnostics if d.code not in FORETOLD])
 
     @property
     def kernels(self) -> list[Kernel]:

@@ -13,7 +13,8 @@ from . import live_memory
 from .fusion_sentences import why_apart
 from .live_memory import bytes_text as bytes_text
 from .plain import to_plain
-from .report import Decision, Diagnostic, FileReport, Graph, Guard, Report, RunResult, Span, Symbol, Timing
+from .printed import foreseen
+from .report import Decision, Diagnostic, FileReport, Graph, Report, RunResult, Span, Symbol, Timing
 
 SourceOf = Callable[[str], str | None]
 """The text of a file, None when it cannot be had. Views never open files by themselves."""
@@ -129,6 +130,8 @@ def summary_lines(report: Report) -> list[str]:
         if graph.externs:
             counted = Counter(graph.externs).items()
             out.append(f"    extern: {', '.join(name if n == 1 else f'{n} × {name}' for name, n in counted)}")
+    if report.foreseen is not None:
+        out += [f"  {line}" for line in foreseen.lines(report.foreseen, report.file)]
     if timings := _timings_text([*report.timings, *(t for g in report.graphs for t in g.timings)]):
         out.append(f"  {timings}")
     return out
@@ -171,7 +174,9 @@ def explain(report: Report, source_of: SourceOf | None = None) -> str:
     out += _section("Breaks", (diagnostic_text(b, source_of, full=True) for b in report.breaks))
     out += _section("Diagnostics", (diagnostic_text(d, source_of, full=True) for d in report.diagnostics))
     out += _section("Symbols", (symbol_text(s) for s in report.symbols))
-    out += _section("Guards", _guards_text(report.guards, report.file))
+    out += _section("Guards", _guards_text(report))
+    if report.foreseen is not None:
+        out += _section("Compilations", foreseen.lines(report.foreseen, report.file))
     out += _section("Shapes", (f"{s.span.place(report.file)}: {s.name} is {s.tensor}" for s in report.shapes))
     for graph in report.graphs:
         out += _section(f"Graph {graph.id}: {graph.frame}", _graph_text(graph, report.file))
@@ -193,11 +198,13 @@ def symbol_text(symbol: Symbol) -> str:
     return f"{symbol.name} = {symbol.source} ({f'{lower} … {upper}'.strip()}{hint})"
 
 
-def _guards_text(guards: list[Guard], file: str) -> list[str]:
+def _guards_text(report: Report) -> list[str]:
+    guards, file = report.guards, report.file
+    fates = [foreseen.fate(g, report.foreseen, file) for g in guards[:_MOST_GUARDS]]
     costs = ["" if g.cost_ns is None else f"  ({g.cost_ns:.1f} ns)" for g in guards[:_MOST_GUARDS]]
     out = [
-        g.expression + (f"  [{g.span.place(file)}]" if g.span else "") + cost
-        for g, cost in zip(guards, costs, strict=False)
+        g.expression + (f"  [{g.span.place(file)}]" if g.span else "") + cost + (f"  ({fate})" if fate else "")
+        for g, cost, fate in zip(guards, costs, fates, strict=False)
     ]
     if len(guards) > _MOST_GUARDS:
         out.append(f"and {len(guards) - _MOST_GUARDS} more")

@@ -18,7 +18,9 @@ MAXIMUM_LENGTH = 256 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
 LENGTH_SIZE = _LENGTH.size
 
-Method = Literal["check", "run", "values", "warm", "fix", "verify", "graphs", "probe", "kernel", "cancel", "shutdown"]
+Method = Literal[
+    "check", "run", "values", "warm", "fix", "verify", "graphs", "probe", "kernel", "recompiles", "cancel", "shutdown"
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,8 @@ class Request:
     ``breaks``); ``verify`` compares one with eager and float64 on many kinds of calls, or on the ``kinds`` of the
     options; ``graphs`` writes the graphs of one's call as programs into the folder ``dump`` of the options (of the last of the
     ``kinds``, after the others), and ``probe`` compares a part of such a program, named in the options, with eager (see
-    :mod:`fuselens.bisecting`); ``kernel`` verifies or measures edited kernels of one (:mod:`fuselens.pins.trying`);
+    :mod:`fuselens.bisecting`); ``kernel`` verifies or measures edited kernels of one (:mod:`fuselens.pins.trying`); ``recompiles``
+    foretells the compilations of functions by the calls of their program (its result is a file report with no more than that);
     ``cancel`` kills the child of request ``target``."""
 
     id: int

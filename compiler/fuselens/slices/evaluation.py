@@ -41,6 +41,7 @@ from ..system.replacing import replaced
 from ..system.signatures import signature
 from . import project, rewriting, stand_ins, vision
 from .devices import OnThisMachine
+from .hearing import FEW_ROUNDS, ROUNDS, Hearing
 from .inferred import Call, completed
 from .rewriting import Leads
 from .unknown import Unknown, UnknownUsed, assumed_as, first_unknown, why_of
@@ -140,9 +141,11 @@ class Evaluation:
         of: str | None = None,
         values: bool = False,
         preview: bool = False,
+        hearing: Hearing | None = None,
     ) -> None:
         """``of`` is the file that the annotations are in, where the program is another one that imports it, and ``preview``
-        writes them; ``values``: large tensors are computed, too."""
+        writes them; ``values``: large tensors are computed, too. With ``hearing`` it goes on after the first calls, which that keeps."""
+        self._hearing = hearing
         self._values = values
         self._preview = preview
         self.path = leads.module.filename
@@ -154,6 +157,7 @@ class Evaluation:
         self._wanted = {a.qualname: a for a in wanted}
         self._given_on = Unknown("it is not given")  # the last mapping of arguments that is not known
         self._ended = False
+        self._unheard = False  # of the call that comes, parts were not known
         self._why = ""  # the last statement failed
         self._kept: dict[str, Any] = {}  # of what it would have made
         self._half_made: tuple[BaseException | None, dict[str, Any]] = None, {}
@@ -173,15 +177,20 @@ class Evaluation:
             stand_ins.in_place(_imported(self._leads.module), self._assume),
             replaced((torch, "set_default_device", self._devices.stay)), self._clock.running(), self._devices,
             contextlib.nullcontext() if self._values else Weightless(),
+            replaced(*([self._hearing.loader()] if self._hearing else [])),
         ):  # fmt: skip
             self._execute(self._leads, namespace)
             self._call_what_nobody_calls(namespace)
+        if self._hearing is not None and self._clock.is_over:
+            self._hearing.skipped(f"what the program does after {LONGEST_SECONDS:g} s")
         self._ended = True
         self._clock.stop()
         self._undo()
 
     def _call_what_nobody_calls(self, namespace: dict[str, Any]) -> None:
         """Functions that make or call what is not found so far, with arguments that are not known."""
+        if self._hearing is not None and not self._unfinished():
+            return
         for function, owner in self._leads.not_called():
             name = owner.name if owner is not None else function.name
             value = namespace.get(name)
@@ -253,6 +262,8 @@ class Evaluation:
             if unknown and str(error).startswith("line ")
             else f"line {line}: {str(error) if unknown else why}"
         )
+        if self._hearing is not None and isinstance(error, TimeoutError):
+            self._hearing.skipped(f"line {line} of {os.path.basename(here.f_code.co_filename)}, which takes long")
         if not (unknown or _OF_UNKNOWN.search(why)):
             self.notes.append(Note(here.f_code.co_filename, line, why))
         self._clock.check()
@@ -269,6 +280,7 @@ class Evaluation:
 
     def _items(self, values: Any, leads: bool) -> Iterator[Any]:
         if isinstance(values, Unknown):  # one round of what leads somewhere, and none of what does not
+            self._guess(leads, "how often a loop goes round", values)
             return iter([values] if leads else [])
         return self._some(iter(values), leads)  # asked for at once, as the loop would
 
@@ -287,6 +299,10 @@ class Evaluation:
             first = False
             yield value
 
+    def _guess(self, matters: bool, what: str, unknown: Unknown) -> None:
+        if matters and self._hearing is not None:
+            self._hearing.guess(f"{what}: {why_of(unknown)}")
+
     def _rounds(self, leads: bool) -> Callable[[], bool]:
         began, rounds = _now(), 0
 
@@ -296,7 +312,12 @@ class Evaluation:
             self._clock.check()
             if not leads and _now() - began > _LOOP_SECONDS:
                 raise TimeoutError(f"this loop takes longer than {_LOOP_SECONDS:g} s")
-            return not leads or rounds <= _ROUNDS
+            most = _ROUNDS if self._hearing is None else ROUNDS if self._clock.has_half else FEW_ROUNDS
+            if leads and rounds > most:
+                if self._hearing is not None:
+                    self._hearing.skipped(f"a loop after {rounds - 1} rounds")
+                return False
+            return True
 
         return more
 
@@ -346,6 +367,7 @@ class Evaluation:
             return prefers > 0
         if not isinstance(condition, Unknown):
             return condition
+        self._guess(True, "whether a condition holds", condition)
         if prefers:
             return prefers > 0
         frame = sys._getframe(1)
@@ -389,6 +411,8 @@ class Evaluation:
         annotated = self._annotation_at(site, compiled.target)
         if annotated is not None:
             self.found.setdefault(annotated.qualname, compiled)
+            if self._hearing is not None:
+                self._hearing.name(compiled, annotated.qualname)
         target = compiled.target
         if isinstance(target, torch.nn.Module):
             if torch_private.ORIGINAL_MODULE not in vars(target):
@@ -402,7 +426,8 @@ class Evaluation:
         def call(*args: Any, **kwargs: Any) -> Any:
             args, kwargs = self._known(compiled, args, kwargs)
             self._called(compiled, args, kwargs)
-            return target(*args, **kwargs)
+            with self._inside(compiled):
+                return target(*args, **kwargs)
 
         vars(call)[torch_private.ORIGINAL] = target  # what else is compiled traces that
         marks.mark(call, marks.COMPILED)
@@ -416,11 +441,14 @@ class Evaluation:
             self._called(compiled, args, kwargs)
             return args, kwargs
 
-        ear = _Ear(module, call)
+        ear = _Ear(module, call, functools.partial(self._inside, compiled))
         before = vars(module).get("forward", _ABSENT)
         vars(module)["forward"] = ear
         ears.callback(_put_back, vars(module), "forward", before)
         ears.callback(module.register_forward_pre_hook(ear.before, with_kwargs=True).remove)
+
+    def _inside(self, compiled: Compiled) -> contextlib.AbstractContextManager[None]:
+        return self._hearing.entered(compiled) if self._hearing is not None else contextlib.nullcontext()
 
     def _annotation_at(self, sites: list[tuple[int, int]], target: Any) -> Annotated | None:
         code = getattr(target, "__code__", None)
@@ -447,6 +475,8 @@ class Evaluation:
         unknown = first_unknown((args, kwargs))
         if unknown is None:
             return args, kwargs
+        if self._hearing is not None:
+            self._hearing.called(compiled, args, kwargs, Surroundings.now(compiled.target), why_of(unknown))
         tried = compiled.tried or self._is_complete()
         made = None if tried else completed(compiled.target, args, kwargs)
         if made is None:
@@ -454,6 +484,8 @@ class Evaluation:
             raise UnknownUsed(why_of(unknown))
         if compiled.args is None:
             compiled.completed = True
+        if self._hearing is not None:
+            self._unheard = True
         return made
 
     def _missing(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -479,6 +511,9 @@ class Evaluation:
     def _called(self, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._ended:
             return
+        completed, self._unheard = self._unheard, False
+        if self._hearing is not None and not completed:
+            self._hearing.called(compiled, args, kwargs, Surroundings.now(compiled.target))
         if self._is_complete():  # the program has caught our end
             raise _Over
         if compiled.args is not None and not (
@@ -492,12 +527,16 @@ class Evaluation:
         compiled.line = next((line for frame, line in calls if frame.f_code.co_filename == self.path), 0)
         if self._is_complete():
             raise _Over
-        if self._was_called():
+        if self._was_called() and self._hearing is None:
             self._clock.hurry()
 
     def _is_complete(self) -> bool:
         """A call in training says more than one in between that only measures."""
-        return self._was_called() and not (self._trains and any(map(_without_gradients, self.found.values())))
+        return (
+            self._hearing is None
+            and self._was_called()
+            and not (self._trains and any(map(_without_gradients, self.found.values())))
+        )
 
     def _was_called(self) -> bool:
         return all(map(self._has_call, self._wanted))
@@ -511,9 +550,15 @@ class _Ear:
 
     listens = True
 
-    def __init__(self, module: torch.nn.Module, call: Callable[[Any, Any], Call]) -> None:
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        call: Callable[[Any, Any], Call],
+        within: Callable[[], contextlib.AbstractContextManager[None]],
+    ) -> None:
         self._module = module
         self._call = call
+        self._within = within
         self._known: dict[Any, Any] = {}
         self._told = False  # of the call of the module that is under way
         self.__wrapped__ = module.forward
@@ -526,12 +571,13 @@ class _Ear:
         if not self._told:
             args, kwargs = self._call(args, kwargs)
         self._told = False
-        if torch.is_grad_enabled():
-            return self.__wrapped__(*args, **kwargs)
-        key = self._module.training, described((args, kwargs))
-        if key not in self._known:
-            self._known[key] = self.__wrapped__(*args, **kwargs)
-        return self._known[key]
+        with self._within():
+            if torch.is_grad_enabled():
+                return self.__wrapped__(*args, **kwargs)
+            key = self._module.training, described((args, kwargs))
+            if key not in self._known:
+                self._known[key] = self.__wrapped__(*args, **kwargs)
+            return self._known[key]
 
     def __deepcopy__(self, copies: dict[int, Any]) -> Any:
         """A copy of the module is not heard."""
@@ -674,6 +720,15 @@ class _Clock:
 
     def stop(self) -> None:
         self._ends = math.inf
+
+    @property
+    def is_over(self) -> bool:
+        return _now() > self._ends
+
+    @property
+    def has_half(self) -> bool:
+        """Whether half of the time is left, or more."""
+        return self._ends - _now() > LONGEST_SECONDS / 2
 
     def more(self) -> None:
         self._ends = max(self._ends, _now() + _BETTER_SECONDS)

@@ -91,7 +91,8 @@ def _imported_parts(text: str) -> Iterator[str]:
 @contextlib.contextmanager
 def without(path: str) -> Iterator[None]:
     """In the block, a file is imported anew."""
-    held = {n: m for n, m in sys.modules.items() if getattr(m, "__file__", None) == path}
+    spelled = (path, str(Path(path).resolve()))
+    held = {n: m for n, m in sys.modules.items() if getattr(m, "__file__", None) in spelled}
     before = set(sys.modules)
     for name in held:
         del sys.modules[name]

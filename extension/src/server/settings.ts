@@ -19,6 +19,7 @@ export interface ServerSettings {
   warmFiles: boolean;
   pins: boolean;
   tryFixes: boolean;
+  foretellRecompiles: boolean;
   proveSeconds: number;
   compareWith: string;
 }
@@ -40,6 +41,7 @@ export const SETTINGS = [
   { name: "warmFiles", key: "warmFiles", fallback: true },
   { name: "pins", key: "pins", fallback: true },
   { name: "tryFixes", key: "tryFixes", fallback: true },
+  { name: "foretellRecompiles", key: "foretellRecompiles", fallback: true },
   { name: "proveSeconds", key: "proveSeconds", fallback: 60 },
   { name: "compareWith", key: "compareWith", fallback: "" },
 ] as const;

@@ -54,6 +54,7 @@ class Settings:
     live: bool = False  # what the user's own processes compile of this folder is shown, not only where FUSELENS_LIVE=1
     pins: bool = True  # kernels of the project are used in the place of ours
     try_fixes: bool = True  # compile each fix in the background, and compare with eager
+    foretell_recompiles: bool = True  # count in the background what the program's calls compile
     warm_files: bool = True  # build in the background what the user's own run of a file will need
     prove_seconds: float = 60.0  # that a proof of one function may take; 0: none is made
     compare_with: str = (
@@ -240,6 +241,11 @@ DECLARED = (
         "After a check, compile each fix of a graph break in the background and compare it with eager PyTorch, so that verified "
         "fixes are told from templates.",
         editor="tryFixes",
+    ),
+    Declared(
+        "foretell_recompiles", "foretellRecompiles", (bool,),
+        "After a check, evaluate the program in the background and say how often its calls will compile each function, and why.",
+        editor="foretellRecompiles",
     ),
     Declared(
         "prove_seconds", "proveSeconds", (int, float),

@@ -12,7 +12,7 @@ from fuselens.source.discovery import Annotated
 from fuselens_server.documents import stages as documents
 from fuselens_server.documents.hover import document_hover
 from fuselens_server.features import last_run, since, summary
-from fuselens_server.features.hovers.guards import guards_line, parameter_hover
+from fuselens_server.features.hovers.guards import foreseen_line, guards_line, parameter_hover
 from fuselens_server.features.hovers.lines import line_hover
 from fuselens_server.features.hovers.links import Links
 from fuselens_server.features.markdown import bullets, escape, escape_but_code
@@ -80,7 +80,7 @@ def _function(view: View, function: Annotated, report: Report, link: Links) -> l
     ]
     if len(found) > _MOST_FINDINGS:
         found = [*found[:_MOST_FINDINGS], f"and {len(found) - _MOST_FINDINGS} more"]
-    parts += [bullets(found), _times(report), guards_line(report, function.parameters)]
+    parts += [bullets(found), _times(report), guards_line(report, function.parameters), foreseen_line(report)]
     names = [link(name, ReportDocument(view.uri, report.function, name, "txt")) for name in ("summary", "guards")]
     parts.append(" · ".join(names))
     parts += [_graph_links(view, report, graph, link) for graph in report.graphs[:_MOST_GRAPHS]]

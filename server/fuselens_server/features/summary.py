@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from fuselens.record import live_memory
 from fuselens.record.diagnostics import TABLE
 from fuselens.record.fusion_sentences import why_apart
-from fuselens.record.printed import proved
+from fuselens.record.printed import foreseen, proved
 from fuselens.record.report import Diagnostic, Graph, Kernel, Report, RunResult, Timing
 
 BACKENDS = {"cpp": "C++", "triton": "Triton", "user_triton": "your Triton"}
@@ -154,6 +154,8 @@ def explain(report: Report, stale: bool = False) -> str:
     for graph in report.graphs:
         out += _section(f"Graph {graph.id}", _graph(report, graph))
     out += _section("Guards", (f"{g.expression}{f'    # {g.span}' if g.span else ''}" for g in report.guards))
+    if report.foreseen is not None:
+        out += _section("Compilations", foreseen.lines(report.foreseen, report.file))
     out += _section("Symbols", (_symbol(s.name, s.source, s.hint, s.lower, s.upper) for s in report.symbols))
     timings = stage_times(report)
     if timings:
@@ -169,11 +171,15 @@ def guards(report: Report) -> str:
     out = [f"# {report.function} is reused while all of these hold; otherwise it is compiled again."]
     by_root: dict[str, list[str]] = defaultdict(list)
     for guard in report.guards:
-        because = f"    # {guard.span.place(report.file)}" if guard.span else ""
+        fate = foreseen.fate(guard, report.foreseen, report.file)
+        notes = [guard.span.place(report.file)] if guard.span else []
+        because = f"    # {'; '.join([*notes, *([fate] if fate else [])])}" if notes or fate else ""
         about = ", ".join(guard.roots) or guard.source or "torch's state"
         by_root[about].append(f"{guard.kind:<12} {guard.expression}{because}")
     for root, lines in by_root.items():
         out += ["", f"# {root}", *lines]
+    if report.foreseen is not None:
+        out += ["", "# compilations foreseen", *(f"# {line}" for line in foreseen.lines(report.foreseen, report.file))]
     if report.symbols:
         out += ["", "# symbols", *(_symbol(s.name, s.source, s.hint, s.lower, s.upper) for s in report.symbols)]
     return "\n".join(out) + "\n"

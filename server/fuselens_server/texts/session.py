@@ -247,7 +247,11 @@ class Document:
         self._foretold = self.parsed.predicted
         checked = self.checked
         reports = checked.report.functions if checked else []
-        moved = (rebased(r, checked.text, self.names) for r in reports if checked and r.fingerprint)
+        moved = (
+            rebased(r, checked.text, self.names) or rebased(r.without_foreseen, checked.text, self.names)
+            for r in reports
+            if checked and r.fingerprint
+        )
         self.offered = {r.function: r for r in moved if r is not None}
         self._of_kernels = {
             r.function: [

@@ -120,6 +120,7 @@ def _close(ls: FuselensServer, uri: str) -> None:
         ls.trials.cancel(document)
         ls.proofs.cancel(document)
         ls.since.cancel(document)
+        ls.foretelling.cancel(document)
         ls.publisher.cancel_republish(document)
         ls.publisher.unpublish(document)
         ls.publisher.publish_borrowers()

@@ -17,7 +17,7 @@ from .composing import collide, differences, followed
 from .contexts import context_fixes
 from .effects import effect_fixes
 from .examples import example_fixes
-from .recompiles import recompile_fixes
+from .recompiles import foreseen_fixes, recompile_fixes
 from .scalars import scalar_fixes
 from .shapes import shape_fixes
 from .source import Source, applied
@@ -30,6 +30,7 @@ __all__ = [
     "differences",
     "example_fixes",
     "followed",
+    "foreseen_fixes",
     "may_have",
     "propose",
     "with_fixes",

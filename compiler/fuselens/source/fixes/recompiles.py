@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from ...record.report import Diagnostic, Edit, Fix
+from ...record.report import CallSite, Diagnostic, Edit, Fix
 from ..discovery import Definition
 from .source import Source
 
@@ -32,6 +32,62 @@ def recompile_fixes(source: Source, finding: Diagnostic) -> Iterator[Fix]:
             yield from _as_tensors(source, function, numbers[1])
     elif finding.code == "FL202":
         yield from _any_size(source, function)
+
+
+def foreseen_fixes(source: Source, qualname: str, finding: Diagnostic, sites: Iterable[CallSite]) -> Iterator[Fix]:
+    """Of compilations that are foreseen at the ``sites``: of sizes that vary (FL207), or of an integer of a module that counts (FL208)."""
+    if finding.code == "FL207":
+        yield from _marks(source, qualname, sites)
+    elif any(_OPTION in hint for hint in finding.hints):
+        yield from _module_integers(source)
+
+
+def _marks(source: Source, qualname: str, sites: Iterable[CallSite]) -> Iterator[Fix]:
+    """Marks before each of these calls, else the function is compiled for any size."""
+    functions = [n for n in ast.walk(source.tree) if isinstance(n, ast.FunctionDef)]
+    named = [n for n in functions if n.name == qualname.rpartition(".")[2]]
+    calls = {source.span(n): n for n in ast.walk(source.tree) if isinstance(n, ast.Call)}
+    edits: list[Edit] = []
+    imports: dict[str, Edit] = {}
+    marks: dict[str, None] = {}
+    for site in sites:
+        call = calls.get(site.span) if site.span is not None else None
+        if call is None:
+            continue
+        statement = source.statement(call)
+        varying = {p.parameter: [int(d) for d in p.sizes] for p in site.passes if p.sizes}
+        lines: list[str] = []
+        for parameter, dimensions in varying.items():
+            argument = _argument(call, parameter, len(varying), named)
+            if isinstance(argument, ast.Name) and isinstance(
+                statement, ast.Assign | ast.AugAssign | ast.Expr | ast.Return
+            ):
+                mark, needed = source.spelled("fuselens.mark_dynamic", call)
+                imports |= {e.replacement: e for e in needed}
+                lines += [f"{mark}({argument.id}, {dimension})" for dimension in dimensions]
+        if lines and statement is not None:
+            edits.append(source.inserted(statement, lines))
+            marks |= dict.fromkeys(lines)
+    if edits:
+        yield Fix(f"Mark sizes that vary dynamic: {', '.join(marks)}", (*imports.values(), *edits))
+    for function in named:
+        yield from _any_size(source, function)
+
+
+def _argument(
+    call: ast.Call, parameter: str, varying: int, functions: Sequence[ast.FunctionDef]
+) -> ast.expr | None:  # fmt: skip
+    """What a call gives for a parameter: by its name, by its position in the function, or as the only one there is."""
+    if any(isinstance(a, ast.Starred) for a in call.args):
+        return None
+    for keyword in call.keywords:
+        if keyword.arg == parameter:
+            return keyword.value
+    for function in functions:
+        names = [a.arg for a in (*function.args.posonlyargs, *function.args.args) if a.arg != "self"]
+        if parameter in names and names.index(parameter) < len(call.args):
+            return call.args[names.index(parameter)]
+    return call.args[0] if not functions and len(call.args) == 1 and varying == 1 else None
 
 
 def _module_integers(source: Source) -> Iterator[Fix]:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 
 from fuselens.record.guard_sentences import recompiled_when
+from fuselens.record.printed import foreseen
 from fuselens.record.report import Guard, Report
 from fuselens.source.discovery import Annotated, Parameter
 from fuselens_server.features.code_actions import for_any_size
@@ -68,7 +69,17 @@ def guards_line(report: Report, parameters: tuple[Parameter, ...]) -> str:
     parts = [f"{tensors:,} on tensors" if tensors else "", _on_attributes(len(held) - tensors)]
     said += [f"{' and '.join(filter(None, parts))} of modules and other objects"] if held else []
     said += [f"{others:,} on globals and torch's state"] if others else []
-    return f"Guards: {' · '.join(said)}" if said else ""
+    told = report.foreseen
+    cost = f" · {told.ns:.0f} ns of a call" if told is not None and told.ns is not None else ""
+    return f"Guards: {' · '.join(said)}{cost}" if said else ""
+
+
+def foreseen_line(report: Report) -> str:
+    """How often the function will be compiled, and the guards that make it so."""
+    if report.foreseen is None or report.foreseen.compilations is None:
+        return ""
+    failing = [foreseen.failing(guard, report.file) for guard in report.foreseen.failing[:_MANY]]
+    return f"Foreseen: {foreseen.headline(report.foreseen)}" + (f"\n{bullets(map(code, failing))}" if failing else "")
 
 
 def _on_attributes(count: int) -> str:
@@ -90,6 +101,8 @@ def _held_sentence(held: list[Guard]) -> str:
 
 def _guard(report: Report, guard: Guard) -> str:
     where = f", {guard.span.place(report.file)}" if guard.span else ""
+    fate = foreseen.fate(guard, report.foreseen, report.file)
+    where += f" — {escape(fate)}" if fate else ""
     if guard.kind == "MISSING":  # a sentence already
         return f"{escape(recompiled_when(guard))}{where}"
     return f"{code(recompiled_when(guard, report.symbols))} — guard {code(guard.expression)}{where}"
