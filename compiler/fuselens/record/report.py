@@ -17,6 +17,7 @@ from typing import Any, Literal
 SCHEMA_VERSION = 1
 PREVENTING = frozenset({"FL202", "FL402", "FL403"})  # findings of what keeps from being compiled what could be
 Severity = Literal["error", "warning", "information", "hint"]
+Status = Literal["whole", "with breaks", "eager in part", "not compiled"]
 Origin = Literal["fuselens.example", "example_inputs", "annotations", "defaults", "recorded", "call", "layers", "body"]
 _SOURCES: dict[str, str] = {
     "fuselens.example": "those that its author states",
@@ -463,6 +464,15 @@ class Report:
     def compiled(self) -> bool:
         """Whether any graph of it does not run eagerly."""
         return any(not graph.fallback for graph in self.graphs)
+
+    @property
+    def status(self) -> Status:
+        """How far it is compiled."""
+        if not self.compiled or self.refused:
+            return "not compiled"
+        if self.breaks:
+            return "with breaks"
+        return "eager in part" if any(graph.fallback for graph in self.graphs) or self.prevented else "whole"
 
     @property
     def uncompiled(self) -> str:

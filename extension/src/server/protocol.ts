@@ -237,6 +237,15 @@ export const SERVER_COMPARE = "fuselens.server.compare";
 export const SERVER_FUNCTIONS = "fuselens.server.functions";
 export const SERVER_FIRST_LINE = "fuselens.server.firstLine";
 export const SERVER_VALUES = "fuselens.server.values";
+export const SERVER_TOOL = "fuselens.server.tool";
+
+/** What the command `fuselens.server.tool` returns: an answer with its evidence, as text and as data by the tool's schema. */
+export interface ToolAnswer {
+  text: string;
+  data: Record<string, unknown>;
+  /** Whether the tool could not do what was asked; the text says why. */
+  failed: boolean;
+}
 
 /** What the command `fuselens.server.compare` returns: two compilations of a function. */
 export interface Comparison {

@@ -36,6 +36,7 @@ FUNCTIONS = "fuselens.server.functions"
 FIRST_LINE = "fuselens.server.firstLine"
 VALUES = "fuselens.server.values"
 MARK_DYNAMIC = "fuselens.server.markDynamic"
+TOOL = "fuselens.server.tool"
 
 
 @dataclass(frozen=True, slots=True)

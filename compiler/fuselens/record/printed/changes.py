@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from .. import views
 from ..report import FileReport, Report
 from .baseline import key, moved_bytes
-from .checked import status
 
 _MOST = 12  # of one kind that are listed
 
@@ -37,7 +36,7 @@ def text(
 
 def _numbers(a: Report, b: Report) -> Iterator[str]:
     counted: tuple[tuple[str, Callable[[Report], object]], ...] = (
-        ("status", status),
+        ("status", lambda report: report.status),
         ("target", lambda r: r.target),
         ("graphs", lambda r: len(r.captured)),
         ("breaks", lambda r: len(r.breaks)),

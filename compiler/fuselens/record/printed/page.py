@@ -15,7 +15,6 @@ from .. import live_memory, views
 from ..fusion_sentences import why_apart
 from ..guard_sentences import recompiled_when
 from ..report import Decision, Diagnostic, Graph, Guard, Kernel, Report, Span, Stage, Timing
-from .checked import status
 
 _COLOURS = ("#4493f8", "#3fb950", "#d29922", "#db61a2", "#a371f7", "#f0883e", "#39c5cf", "#e5534b")
 MOST_TEXT = 200_000  # characters of one stage
@@ -48,7 +47,7 @@ def page(reports: Sequence[Report], source_of: views.SourceOf = views.read_text,
 
 def _function(number: int, report: Report, source_of: views.SourceOf, room: list[int]) -> str:
     colours = {_identity(g, k): _COLOURS[i % len(_COLOURS)] for i, (g, k) in enumerate(_kernels(report))}
-    found = status(report)
+    found = report.status
     chips = [
         f'<span class="chip {_GOOD[found]}">{found}</span>',
         *(f'<span class="chip">{escape(part)}</span>' for part in report.summary().split(" · ")),
