@@ -384,7 +384,10 @@ async def tools(world: World) -> None:
     assert "-m fuselens.cli run" in ran["text"]
     checked = await tool("check", target=path, try_fixes=False)
     assert "FL101" in checked["text"] and "toy: with breaks" in checked["text"]
-    for name, target, why in (("run", f"{path}::none", "compiles no function 'none'"), ("check", "/etc/passwd", "is not")):
+    for name, target, why in (
+        ("run", f"{path}::none", "compiles no function 'none'"),
+        ("check", "/etc/passwd", "is not"),
+    ):
         refused = await tool(name, target=target)
         assert refused["failed"] and why in refused["text"]
     assert (await tool("nothing"))["failed"]

@@ -578,7 +578,8 @@ class Tried:
 @dataclass(frozen=True, slots=True)
 class Proof:
     """A function compared with eager and float64 on many kinds of calls. ``left`` is how many there was no time for; ``uncompiled``
-    says what runs eagerly, and why; ``fault`` is what is wrong, in which line."""
+    says what runs eagerly, and why; ``fault`` is what is wrong, in which line; ``stopped`` says which limit ended it before there
+    was a result."""
 
     function: str
     tried: tuple[Tried, ...] = ()
@@ -586,6 +587,7 @@ class Proof:
     uncompiled: str = ""
     compiled: bool = True
     fault: Diagnostic | None = None
+    stopped: str = ""
 
     @property
     def agrees(self) -> bool:

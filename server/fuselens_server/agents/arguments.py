@@ -77,7 +77,9 @@ class WhatIfArguments:
         default="", metadata=_("compile in this mode")
     )
     dynamic: bool | None = field(default=None, metadata=_("compile with dynamic=true or false"))
-    compile_target: str = field(default="", metadata=_("compile for cpu or cuda"))
+    compile_target: str = field(
+        default="", metadata=_("compile for cuda, cuda:sm_90 or cpu, which is not run: its kernels are told")
+    )
     no_grad: bool = field(default=False, metadata=_("with the body inside of torch.no_grad()"))
     autocast: Literal["", "bfloat16", "float16"] = field(
         default="", metadata=_("with the body inside of torch.autocast with this dtype")

@@ -23,6 +23,7 @@ class Change:
     name: str
     edits: tuple[Edit, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
+    runs: bool = True  # a target is compiled for only: the inputs decide what the function runs on
 
 
 def changes(asked: WhatIfArguments, subject: Subject) -> list[Change]:
@@ -34,7 +35,8 @@ def changes(asked: WhatIfArguments, subject: Subject) -> list[Change]:
         return found
     options = {name: value for change in found for name, value in change.options.items()}
     edits = dict.fromkeys(edit for change in found for edit in change.edits)
-    return [Change(", ".join(change.name for change in found), tuple(edits), options)]
+    names = ", ".join(change.name for change in found)
+    return [Change(names, tuple(edits), options, all(change.runs for change in found))]
 
 
 def changed(subject: Subject, change: Change) -> str:
@@ -52,7 +54,7 @@ def _changes(asked: WhatIfArguments, subject: Subject) -> Iterator[Change]:
     if asked.compile_target:
         if not TARGET.fullmatch(asked.compile_target):
             raise ToolError(f"compile_target is {asked.compile_target!r}: give {TARGETS}")
-        yield Change(f"target={asked.compile_target}", options={"target": asked.compile_target})
+        yield Change(f"target={asked.compile_target}", options={"target": asked.compile_target}, runs=False)
     if asked.dynamic is not None:
         yield Change(f"dynamic={asked.dynamic}", _dynamic(subject, asked.dynamic))
     contexts = dict(_contexts(asked))

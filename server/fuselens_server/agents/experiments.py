@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import json
 import os
@@ -22,7 +21,8 @@ from .arguments import ToolError
 from .results import Evidence, Machine
 from .subjects import Place, Subject, digest_of
 
-_MOST_IMPORTS = 50
+_MOST_IMPORTS = 50  # that evidence lists
+_FLAGS = ("target", "execution", "mesh")  # options that the command line takes
 Progress = Callable[[str], None]
 
 
@@ -90,45 +90,51 @@ class Made:
     def file(self) -> FileReport:
         return self.event.file or FileReport(self.subject.path)
 
-    def evidence(self, executed: str, command: str, *not_tried: str) -> Evidence:
+    @property
+    def imports(self) -> dict[str, str]:
+        """The other files of the program that it ran, with their digests now."""
+        return {path: digest_of(path) for path in self.file.imports}
+
+    def evidence(self, executed: str, repeat: Command, *not_tried: str) -> Evidence:
         imports = {path: digest_of(path) for path in self.file.imports[:_MOST_IMPORTS]}
         remarks = [*not_tried, *self.subject.place.remarks]
+        remarks += [f"the command does not know the setting {setting}" for setting in repeat.lacks]
         if not self.subject.holds():
             remarks.append("the file has changed since: this is about the text with the sha256 that is given here")
-        return Evidence(
-            executed,
-            command,
-            self.began,
-            round(self.seconds, 3),
-            self.subject.path,
-            self.subject.sha256,
-            imports,
-            tuple(remarks),
-        )
+        seconds = round(self.seconds, 3)
+        path, digest = self.subject.path, self.subject.sha256
+        return Evidence(executed, repeat.line, self.began, seconds, path, digest, imports, tuple(remarks))
 
 
-def command(subject: Subject, name: str, *more: str, seconds: float = wire.Limits().seconds) -> str:
-    """The command line that repeats an experiment about one function or file."""
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A line for a shell. ``lacks`` are the settings of an editor that it cannot be told."""
+
+    line: str
+    lacks: tuple[str, ...] = ()
+
+
+def command(subject: Subject, name: str, *more: str, seconds: float = wire.Limits().seconds) -> Command:
+    """What repeats an experiment about one function or file."""
+    usual, place = wire.Limits(), subject.place
     target = f"{subject.name}::{subject.function}" if subject.function else subject.name
-    limit = () if seconds == wire.Limits().seconds else ("--timeout", f"{seconds:g}")
-    chosen = subject.place.options.get("target")
-    device = ("--target", str(chosen)) if chosen else ()
-    return _in_folder(subject.place, name, target, *more, *limit, *device)
+    words = [name, target, *more]
+    words += [] if seconds == usual.seconds else ["--timeout", f"{seconds:g}"]
+    words += [] if place.memory_mib == usual.memory_mib else ["--memory", str(place.memory_mib)]
+    return _in_folder(place, words, _FLAGS if name in ("check", "explain") else _FLAGS[:1])
 
 
-def tool_command(place: Place, tool: str, arguments: Any) -> str:
-    """The command line that calls a tool in the same way."""
-    root = ("--root", place.folder)
-    return _in_folder(place, "tool", *root, tool, json.dumps(plain.to_plain(arguments), ensure_ascii=False))
+def tool_command(place: Place, tool: str, arguments: Any) -> Command:
+    """What calls a tool in the same way."""
+    asked = json.dumps(plain.to_plain(arguments), ensure_ascii=False)
+    return _in_folder(place, ["tool", "--root", place.folder, tool, asked], _FLAGS[:1])
 
 
-def _in_folder(place: Place, *words: str) -> str:
-    called = shlex.join([place.environment.interpreter, "-m", "fuselens.cli", *words])
-    return f"cd {shlex.quote(place.folder)} && {called}"
-
-
-def with_text(subject: Subject, functions: tuple[str, ...]) -> Subject:
-    return dataclasses.replace(subject, functions=functions)
+def _in_folder(place: Place, words: Sequence[str], flags: Sequence[str]) -> Command:
+    known = [word for name in flags if name in place.options for word in (f"--{name}", str(place.options[name]))]
+    lacks = tuple(f"{name}={value}" for name, value in place.options.items() if name not in flags)
+    called = shlex.join([place.environment.interpreter, "-m", "fuselens.cli", *words, *known])
+    return Command(f"cd {shlex.quote(place.folder)} && {called}", lacks)
 
 
 def _now() -> str:

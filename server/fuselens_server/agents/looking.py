@@ -60,16 +60,20 @@ class Looking:
     kept: dict[tuple[str, str, str], Looked] = field(default_factory=dict)  # by path, function and digest
 
     async def check(self, asked: CheckArguments, places: Places, progress: Progress) -> Checked:
-        found, more = await subjects(asked.target, places, MOST_FILES)
-        looked = await asyncio.gather(*(self.look(s, asked.seconds, asked.try_fixes, progress) for s in found))
-        cut = [f"{more} more files; name a smaller folder"] if more else []
+        found, cut = await subjects(asked.target, places, MOST_FILES)
+        looked = await asyncio.gather(
+            *(self.look(s, asked.seconds, asked.try_fixes, _of_file(s, found, progress)) for s in found)
+        )
         files: list[CheckedFile] = []
         evidence: list[Evidence] = []
         for one in looked:
             files.append(_file(one, len(evidence), cut))
             evidence += one.evidence
         if not found:
-            return Checked(f"{asked.target}: no file below it compiles a function; decorate one with @fuselens.compile")
+            return Checked(
+                f"{asked.target}: no file below it compiles a function; decorate one with @fuselens.compile",
+                cut=tuple(cut),
+            )
         machine = self.experiments.machine(found[0].place)
         return Checked(texts.of_files(files), machine, tuple(evidence), tuple(cut), tuple(files))
 
@@ -85,7 +89,7 @@ class Looking:
                 trials[report.function] = len(evidence)
                 told, file.functions[number] = await self._tried(subject, report, seconds, progress)
                 evidence.append(told)
-        looked = Looked(subject, file, tuple(evidence), trials, dict(evidence[0].imports) if evidence else {})
+        looked = Looked(subject, file, tuple(evidence), trials, made.imports)
         self.kept[subject.path, subject.function, subject.sha256] = looked
         while len(self.kept) > _MOST_KEPT:
             del self.kept[next(iter(self.kept))]
@@ -138,19 +142,19 @@ class Looking:
         evidence = alone.evidence
         if stage is not None:
             repeat = command(subject, "explain", "--print-after", asked.stage, seconds=asked.seconds)
-            evidence = (dataclasses.replace(evidence[0], command=repeat), *evidence[1:])
+            evidence = (dataclasses.replace(evidence[0], command=repeat.line), *evidence[1:])
         function = _function(report, alone, 0, 0, cut, MOST_KERNELS if asked.section == "overview" else 0)
         if asked.section == "kernels":
             function = dataclasses.replace(function, kernels=tuple(_part(report.kernels, "kernels", asked, cut)))
-        return Explained(
-            texts.of_explained(report, asked.section, stage), self.experiments.machine(subject.place), evidence,
-            tuple(cut), function,
+        lists = (
             tuple(_part(report.guards, "guards", asked, cut)),
             tuple(_part([d for g in report.graphs for d in g.decisions], "decisions", asked, cut)),
             tuple(_part(report.shapes, "shapes", asked, cut)),
             tuple(_part(_graph(report, asked.graph).memory, "memory", asked, cut)) if report.graphs else (),
-            stage,
-        )  # fmt: skip
+        )
+        summary = texts.of_explained(report, lists[0] if asked.section == "guards" else (), stage)
+        machine = self.experiments.machine(subject.place)
+        return Explained(summary, machine, evidence, tuple(cut), function, *lists, stage)
 
 
 def _alone(looked: Looked, report: Report) -> Looked:
@@ -162,6 +166,11 @@ def _alone(looked: Looked, report: Report) -> Looked:
     return dataclasses.replace(
         looked, file=file, evidence=evidence, trials={} if trial is None else {report.function: 1}
     )  # fmt: skip
+
+
+def _of_file(subject: Subject, all_: Sequence[Subject], progress: Progress) -> Progress:
+    """Which of several files is meant."""
+    return progress if len(all_) == 1 else lambda text: progress(f"{subject.name}: {text}")
 
 
 # --- parts of answers -----------------------------------------------------------------------------------------------------
@@ -219,8 +228,9 @@ def _function(
     if len(report.kernels) > kernels and kernels:
         cut.append(f"{len(report.kernels) - kernels} kernels of {report.function}; explain has them (section kernels)")
     inputs = f"{report.inputs} ({report.inputs.source})" if report.inputs else ""
+    says = report.summary() if report.graphs else report.uncompiled or report.summary()
     return CheckedFunction(
-        report.function, report.status, report.summary(), report.span.line if report.span else None,
+        report.function, report.status, says, report.span.line if report.span else None,
         report.target, report.mode, inputs, tuple(map(_counts, report.graphs)), tuple(report.kernels[:kernels]),
         tuple(_finding(d, looked, evidence, trial) for d in findings[:MOST_FINDINGS]), evidence,
     )  # fmt: skip

@@ -41,9 +41,7 @@ class Measuring:
             result = dataclasses.replace(result, kernels=result.kernels[:_MOST_KERNELS])
         more = () if asked.gradients else ("--no-gradients",)
         repeat = command(subject, "run", *more, seconds=asked.seconds)
-        told = made.evidence(
-            _executed(subject, result), repeat, *_untimed(made), *_ungraded(asked.gradients), _ONE_KIND
-        )
+        told = made.evidence(_executed(subject, result), repeat, *_unmeasured(made, asked.gradients))
         machine = self.experiments.machine(subject.place)
         return Ran(texts.of_run(result), machine, (told,), tuple(cut), result)
 
@@ -79,9 +77,10 @@ class Measuring:
         async with self.turn:
             for _ in range(asked.rounds):
                 for change, source, runs in zip(tried, sources, found, strict=True):
-                    runs.append(
-                        await self._run(subject, asked.gradients, asked.seconds, progress, source, **change.options)
-                    )
+                    if change.runs:
+                        runs.append(
+                            await self._run(subject, asked.gradients, asked.seconds, progress, source, **change.options)
+                        )
         variants: list[Variant] = []
         evidence: list[Evidence] = []
         repeat = tool_command(subject.place, "what_if", asked)
@@ -90,16 +89,11 @@ class Measuring:
                 subject, "check", asked.seconds, progress, source=source, **change.options
             )
             variants.append(_variant(change, source, subject, runs, looked, number))
-            last = runs[-1]
-            last.seconds = sum(made.seconds for made in (*runs, looked))
-            executed = _executed(subject, _result(last)).replace("One process", f"{len(runs)} of {len(runs)} processes")
-            evidence.append(
-                last.evidence(
-                    f"{change.name}: {executed}; then checked, in another process", repeat,
-                    *(text for made in runs[:1] for text in _untimed(made)), *_ungraded(asked.gradients), _ONE_KIND,
-                    *((_APART,) if number else ()),
-                )
-            )  # fmt: skip
+            first = runs[0] if runs else looked
+            not_tried = (*_unmeasured(first, asked.gradients), *((_APART,) if number else ())) if runs else (_NOT_RUN,)
+            told = first.evidence(_varied(change, subject, runs), repeat, *not_tried)
+            seconds = sum(made.seconds for made in {id(made): made for made in (*runs, looked)}.values())
+            evidence.append(dataclasses.replace(told, seconds=round(seconds, 3)))
         machine = self.experiments.machine(subject.place)
         summary = texts.of_variants(subject.function, variants)
         return WhatIf(summary, machine, tuple(evidence), (), tuple(variants))
@@ -118,6 +112,7 @@ class Measuring:
 
 
 _ONE_KIND = "other inputs than the example inputs: verify tries many kinds"
+_NOT_RUN = "values and times: where a function runs is decided by its inputs, not by what is compiled for"
 _APART = "the changed function's values were compared with its own eager ones, not with those of the function as it is"
 
 
@@ -135,10 +130,20 @@ def _executed(subject: Subject, result: RunResult) -> str:
     return f"`{subject.function}` was called compiled and eagerly {_CALLED}"
 
 
-def _untimed(made: Made) -> tuple[str, ...]:
-    if not made.others:
-        return ()
-    return (f"times without other load: {made.others} other experiments of this server were under way meanwhile",)
+def _varied(change: Change, subject: Subject, runs: list[Made]) -> str:
+    if not runs:
+        return f"{change.name}: `{subject.function}` was compiled as a check does, in one process; its kernels were not called"
+    several = f"{len(runs)} processes, in turn with the other variants" if len(runs) > 1 else "One process"
+    executed = _executed(subject, _result(runs[-1])).replace("One process", several)
+    return f"{change.name}: {executed}. Then it was checked, in another process"
+
+
+def _unmeasured(made: Made, gradients: bool) -> tuple[str, ...]:
+    """What a run does not show."""
+    if _result(made).error is not None:
+        return ("any call to its end",)
+    loaded = f"times without other load: {made.others} other experiments of this server were under way meanwhile"
+    return (*((loaded,) if made.others else ()), *_ungraded(gradients), _ONE_KIND)
 
 
 def _ungraded(gradients: bool) -> tuple[str, ...]:
@@ -155,7 +160,7 @@ def _proved(subject: Subject, proof: Proof, requests: int) -> str:
 
 def _unproved(proof: Proof) -> tuple[str, ...]:
     left = (f"{proof.left} kinds of calls: there was no time",) if proof.left else ()
-    return (*left, "calls of other kinds than those that are listed")
+    return (*left, "calls of other kinds than those that are listed" if proof.tried else "any call to its end")
 
 
 def _variant(change: Change, source: str, subject: Subject, runs: list[Made], looked: Made, number: int) -> Variant:

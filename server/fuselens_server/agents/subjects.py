@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 from collections.abc import Sequence
@@ -99,17 +100,25 @@ def digest_of(path: str) -> str:
         return ""
 
 
-async def subjects(target: str, places: Places, most: int) -> tuple[Sequence[Subject], int]:
-    """The files behind ``target`` (a file, a folder, FILE.py::function), and how many more there are. Raises ToolError."""
+async def subjects(target: str, places: Places, most: int) -> tuple[Sequence[Subject], list[str]]:
+    """The files behind ``target`` (a file, a folder, FILE.py::function), and what is said of those of a folder that are left
+    out. Raises ToolError."""
     name, _, function = target.partition("::")
     path = await places.absolute(name)
     if not os.path.isdir(path):
-        return [await _subject(path, function, places)], 0
+        return [await _subject(path, function, places)], []
     if function:
         raise ToolError(f"{name} is a folder: a function is given as FILE.py::function")
     await places.of(os.path.join(path, "any.py"))
-    files = [str(file) for file in python_files(Path(path))]
-    return [await _subject(file, "", places) for file in files[:most]], len(files[most:])
+    files = [str(file) for file in await asyncio.to_thread(lambda: list(python_files(Path(path))))]
+    found: list[Subject] = []
+    left_out = [f"{len(files) - most} more files; name a smaller folder"] if len(files) > most else []
+    for file in files[:most]:
+        try:
+            found.append(await _subject(file, "", places))
+        except ToolError as error:
+            left_out.append(str(error))
+    return found, left_out
 
 
 async def function_of(target: str, places: Places) -> Subject:
@@ -131,7 +140,7 @@ async def _subject(path: str, function: str, places: Places) -> Subject:
     place = await places.of(path)
     try:
         found = Subject(path, source_text.read_bytes(path), place, (function,) if function else ())
-        text = found.text
+        _ = found.text
     except FileNotFoundError:
         raise ToolError(f"{path}: no such file or folder") from None
     except source_text.UnreadableError as error:
@@ -140,10 +149,6 @@ async def _subject(path: str, function: str, places: Places) -> Subject:
         raise ToolError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if Path(path).suffix not in (".py", ".pyw"):
         raise ToolError(f"{path} is not a Python file")
-    if function and "compile" in text:
-        names = [annotated.qualname for annotated in found.annotated]
-        if function not in names:
-            raise ToolError(f"{path} compiles no function {function!r}; it compiles {', '.join(names) or 'none'}")
-    elif function:
-        raise ToolError(f"{path} compiles no function: decorate one with @fuselens.compile")
+    if function and function not in (names := [annotated.qualname for annotated in found.annotated]):
+        raise ToolError(f"{path} compiles no function {function!r}; it compiles {', '.join(names) or 'none'}")
     return found

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from fuselens.record.printed import proved
-from fuselens.record.report import Diagnostic, Proof, Report, RunResult
+from fuselens.record.report import Diagnostic, Guard, Proof, Report, RunResult
 from fuselens.system import source_text
 
 from .results import CheckedFile, CheckedFunction, Evidence, Finding, Machine, StageText, Variant
@@ -60,7 +60,7 @@ def _finding(finding: Finding) -> Iterator[str]:
         yield f"  fix {fix.id}: {fix.title} ({state})"
 
 
-def of_explained(report: Report, section: str, stage: StageText | None) -> str:
+def of_explained(report: Report, guards: Iterable[Guard], stage: StageText | None) -> str:
     lines = [f"{report.function}: {report.status} ({report.summary()})"]
     lines += [f"inputs {report.inputs} ({report.inputs.source})"] if report.inputs else []
     lines += [finding_line(d) for d in (*report.breaks, *report.diagnostics) if d.severity != "hint"]
@@ -68,8 +68,7 @@ def of_explained(report: Report, section: str, stage: StageText | None) -> str:
     lines.append(
         f"{len(report.guards)} guards, {decided} decisions, {len(report.kernels)} kernels, {len(report.graphs)} graphs"
     )
-    if section == "guards":
-        lines += [guard.expression for guard in report.guards[:20]]
+    lines += [guard.expression for guard in guards]
     if stage is not None:
         lines += [f"{stage.stage} of graph {stage.graph}:", stage.text]
     return "\n".join(lines)
@@ -98,6 +97,10 @@ def of_proof(proof: Proof) -> str:
     return "\n".join((proof.function, *proved.lines(proof), *found))
 
 
+def _failure(result: RunResult) -> str:
+    return finding_line(result.error) if result.error is not None else of_run(result).replace("\n", "; ")
+
+
 def of_variants(function: str, variants: Sequence[Variant]) -> str:
     lines = [f"{function}: medians of calls"]
     base = variants[0].compiled_seconds if variants else None
@@ -106,11 +109,12 @@ def of_variants(function: str, variants: Sequence[Variant]) -> str:
             f", {base / variant.compiled_seconds:.2f} times as fast as now" if base and variant.compiled_seconds else ""
         )
         compared = "" if variant is variants[0] else compared
-        failed = next((of_run(r) for r in variant.runs if not r.agrees), "")
+        failed = next((_failure(r) for r in variant.runs if not r.agrees or not r.compiled or r.error), "")
         said = failed or (
             f"compiled {seconds_text(variant.compiled_seconds)}{compared}, eager {seconds_text(variant.eager_seconds)}, "
             f"first call {seconds_text(variant.first_call_seconds)}; agrees with its own eager"
         )
+        said = said if variant.runs else "compiled only, not run"
         lines.append(f"  {variant.name}: {said}{f'; {variant.status} ({variant.says})' if variant.status else ''}")
     return "\n".join(lines)
 
