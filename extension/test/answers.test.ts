@@ -24,11 +24,10 @@ test("a model reads the text with its evidence, and the data where it is short",
   assert.match(data ?? "", /left out/);
 });
 
-test("a person agrees to what executes or writes", () => {
-  assert.equal(consent("codes", {}), undefined);
-  assert.match(consent("check", { target: "a.py" })?.message ?? "", /^Execute a\.py in a process of its own/);
+test("a person agrees to what writes", () => {
+  assert.equal(consent("check", { target: "a.py" }), undefined);
+  assert.equal(consent("apply_fix", { target: "a.py", fix: "FL101-1" }), undefined);
   assert.match(consent("apply_fix", { target: "a.py", fix: "FL101-1", write: true })?.message ?? "", /^Write the fix FL101-1 into a\.py/);
-  assert.match(consent("apply_fix", { target: "a.py", fix: "FL101-1" })?.title ?? "", /^Execute/);
 });
 
 test("the MCP server looks at the folders that are open", () => {

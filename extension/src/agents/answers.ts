@@ -26,17 +26,12 @@ export function working(name: string, given: Record<string, unknown>): string {
   return `${verb[name] ?? name} ${typeof about === "string" ? about : "codes"}`;
 }
 
-/** What a person must agree to before a tool works; undefined where it executes nothing. */
+/** What a person must agree to: that a file is written. What is executed is what a save executes, too, and as confined. */
 export function consent(name: string, given: Record<string, unknown>): { title: string; message: string } | undefined {
-  const target = typeof given.target === "string" ? given.target : "a file";
-  if (name === "codes") {
+  if (name !== "apply_fix" || given.write !== true) {
     return undefined;
   }
-  if (name === "apply_fix" && given.write === true) {
-    return { title: "Apply a fix of Fuselens", message: `Write the fix ${String(given.fix)} into ${target}?` };
-  }
-  const how = "It must not write files, start processes or open connections.";
-  return { title: "Execute code with Fuselens", message: `Execute ${target} in a process of its own? ${how}` };
+  return { title: "Apply a fix of Fuselens", message: `Write the fix ${String(given.fix)} into ${String(given.target)}?` };
 }
 
 /** What the MCP server is started with. */
