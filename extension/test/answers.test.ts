@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { consent, parts, serverArguments, serverName, working } from "../src/agents/answers";
+import { asks, parts, question, serverArguments, serverName, working } from "../src/agents/answers";
 
 const manifest = JSON.parse(readFileSync("package.json", "utf8")) as {
   contributes: { languageModelTools: { name: string; inputSchema: { properties: Record<string, unknown> } }[] };
@@ -24,12 +24,14 @@ test("a model reads the text with its evidence, and the data where it is short",
   assert.match(data ?? "", /left out/);
 });
 
-test("a person agrees to what writes", () => {
-  assert.equal(consent("check", { target: "a.py" }), undefined);
-  assert.equal(consent("apply_fix", { target: "a.py", fix: "FL101-1" }), undefined);
-  assert.match(consent("apply_fix", { target: "a.py", fix: "FL101-1", write: true })?.message ?? "", /^Write the fix FL101-1 into a\.py/);
+test("a person agrees to what writes, and sees what that is", () => {
+  const given = { target: "a.py", fix: "FL101-1", write: true };
+  assert.deepEqual([asks("check", { target: "a.py" }), asks("apply_fix", { ...given, write: false }), asks("apply_fix", given)], [false, false, true]);
+  assert.equal(question(given, undefined).message, "Write the fix FL101-1 into a.py?");
+  const shown = { text: "", data: { fix: { title: "Use torch.where", diff: "-a\n+b\n" } }, failed: false };
+  assert.equal(question(given, shown).message, "Write the fix \"Use torch.where\" into a.py?\n\n```diff\n-a\n+b\n```");
 });
 
 test("the MCP server looks at the folders that are open", () => {
-  assert.deepEqual(serverArguments(["/a", "/b"]), ["-m", "fuselens.cli", "mcp", "--root", "/a", "--root", "/b"]);
+  assert.deepEqual(serverArguments(["/a", "/b"]), ["-P", "-m", "fuselens.cli", "mcp", "--root", "/a", "--root", "/b"]);
 });

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(400)
 @contextlib.asynccontextmanager
 async def client(root: Path, **how: Any) -> AsyncIterator[Any]:
     named = {name: value for name, value in os.environ.items() if name.startswith(("FUSELENS_", "OMP_", "XDG_"))}
-    arguments = ["-m", "fuselens.cli", "mcp", "--root", str(root)]
+    arguments = ["-P", "-m", "fuselens.cli", "mcp", "--root", str(root)]
     server = StdioServerParameters(command=sys.executable, args=arguments, env=named, cwd=str(root))
     async with mcp_client.Client(stdio_client(server), **how) as found:
         yield found
@@ -96,6 +96,8 @@ async def test_bad_programs_cost_only_their_own_call(tmp_path: Path) -> None:
     }
     for name, text in programs.items():
         (tmp_path / f"{name}.py").write_text(text)
+    for name in ("json", "random", "mcp"):  # modules of the program's own are none of the server's
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(3)\n")
     async with client(tmp_path, mode="legacy") as asked:
 
         async def check(name: str, seconds: float = 60) -> Any:

@@ -50,9 +50,9 @@ def _roots(arguments: argparse.Namespace) -> list[str]:
 
 
 def _become(module: str, *words: str) -> NoReturn:
-    """Another process in place of this one, with its streams."""
+    """Another process in place of this one, with its streams. `-P`: the working folder may hold a module of the library's name."""
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", module, *words])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", module, *words])
 
 
 def codes(arguments: argparse.Namespace) -> int:

@@ -26,15 +26,20 @@ export function working(name: string, given: Record<string, unknown>): string {
   return `${verb[name] ?? name} ${typeof about === "string" ? about : "codes"}`;
 }
 
-/** What a person must agree to: that a file is written. What is executed is what a save executes, too, and as confined. */
-export function consent(name: string, given: Record<string, unknown>): { title: string; message: string } | undefined {
-  if (name !== "apply_fix" || given.write !== true) {
-    return undefined;
-  }
-  return { title: "Apply a fix of Fuselens", message: `Write the fix ${String(given.fix)} into ${String(given.target)}?` };
+/** Whether a person must agree: where a file is written. What is executed is what a save executes, too, and as confined. */
+export function asks(name: string, given: Record<string, unknown>): boolean {
+  return name === "apply_fix" && given.write === true;
+}
+
+/** What a person is asked, in Markdown: `shown` is what the tool answers when it writes nothing. */
+export function question(given: Record<string, unknown>, shown: ToolAnswer | undefined): { title: string; message: string } {
+  const fix = shown?.data.fix as { title: string; diff: string } | undefined;
+  const what = fix === undefined ? `the fix ${String(given.fix)}` : `the fix "${fix.title}"`;
+  const lines = fix === undefined ? "" : `\n\n\`\`\`diff\n${fix.diff.trimEnd()}\n\`\`\``;
+  return { title: "Apply a fix of Fuselens", message: `Write ${what} into ${String(given.target)}?${lines}` };
 }
 
 /** What the MCP server is started with. */
 export function serverArguments(folders: readonly string[]): string[] {
-  return ["-m", "fuselens.cli", "mcp", ...folders.flatMap((folder) => ["--root", folder])];
+  return ["-P", "-m", "fuselens.cli", "mcp", ...folders.flatMap((folder) => ["--root", folder])];
 }

@@ -5,7 +5,7 @@ import { SERVER_TOOL, type ToolAnswer } from "../server/protocol";
 import { probe } from "../server/probe";
 import { serverEnvironment } from "../server/interpreters";
 import type { Session } from "../server/session";
-import { consent, parts, serverArguments, serverName, working } from "./answers";
+import { asks, parts, question, serverArguments, serverName, working } from "./answers";
 
 type Given = Record<string, unknown>;
 
@@ -23,8 +23,13 @@ interface Newer {
 }
 
 interface Tool {
-  prepareInvocation(options: { input: Given }): { invocationMessage: string; confirmationMessages?: { title: string; message: string } };
+  prepareInvocation(options: { input: Given }, token: vscode.CancellationToken): Promise<Prepared>;
   invoke(options: { input: Given }, token: vscode.CancellationToken): Promise<unknown>;
+}
+
+interface Prepared {
+  invocationMessage: string;
+  confirmationMessages?: { title: string; message: vscode.MarkdownString };
 }
 
 interface ServerProvider {
@@ -65,9 +70,14 @@ export class LanguageModels implements vscode.Disposable {
 
   private tool(name: string, { LanguageModelToolResult, LanguageModelTextPart }: Newer): Tool {
     return {
-      prepareInvocation: ({ input }) => {
-        const asked = consent(name, input);
-        return { invocationMessage: working(name, input), ...(asked && { confirmationMessages: asked }) };
+      prepareInvocation: async ({ input }, token) => {
+        const invocationMessage = working(name, input);
+        if (!asks(name, input)) {
+          return { invocationMessage };
+        }
+        const shown = await this.session.execute<ToolAnswer>(SERVER_TOOL, [name, { ...input, write: false }], token).catch(() => undefined);
+        const { title, message } = question(input, shown);
+        return { invocationMessage, confirmationMessages: { title, message: new vscode.MarkdownString(message) } };
       },
       invoke: async ({ input }, token) => {
         const answer = await this.session.execute<ToolAnswer>(SERVER_TOOL, [name, input], token);

@@ -133,7 +133,7 @@ def tool_command(place: Place, tool: str, arguments: Any) -> Command:
 def _in_folder(place: Place, words: Sequence[str], flags: Sequence[str]) -> Command:
     known = [word for name in flags if name in place.options for word in (f"--{name}", str(place.options[name]))]
     lacks = tuple(f"{name}={value}" for name, value in place.options.items() if name not in flags)
-    called = shlex.join([place.environment.interpreter, "-m", "fuselens.cli", *words, *known])
+    called = shlex.join([place.environment.interpreter, "-P", "-m", "fuselens.cli", *words, *known])
     return Command(f"cd {shlex.quote(place.folder)} && {called}", lacks)
 
 
