@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from workbench import Workbench, until
 
-BRANCH = '''import torch
+BRANCH = """import torch
 from jaxtyping import Float32
 from torch import Tensor
 
@@ -22,7 +22,7 @@ def step(x: Float32[Tensor, "8"]) -> Float32[Tensor, "8"]:
     if x.sum() > 0:
         x = x * 2
     return x + 1
-'''
+"""
 INVOKE = """
 const { name, input } = argument;
 const source = new vscode.CancellationTokenSource();
@@ -67,7 +67,9 @@ def test_a_model_mends_a_break(workbench: Workbench, program: Path) -> None:
         text, applied = waiting.result()
     assert applied["written"] and "torch.where" in program.read_text()
     text, proved = tool("verify", target="agents.py::step")
-    assert "✓ equals eager" in text and proved["evidence"][0]["command"].endswith("verify agents.py::step --format json")
+    assert "✓ equals eager" in text and proved["evidence"][0]["command"].endswith(
+        "verify agents.py::step --format json"
+    )
 
     refused = workbench.probe(INVOKE, {"name": "fuselens_check", "input": {"target": "/etc/passwd"}})
     assert "models may not have it executed" in refused["error"]
