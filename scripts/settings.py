@@ -1,4 +1,5 @@
-"""Writes what VS Code must know of the settings, from the server's declarations (``fuselens_server.client.settings.DECLARED``).
+"""Writes what VS Code must know of the settings and of the tools for language models, from what the server declares
+(``fuselens_server.client.settings.DECLARED``, ``fuselens_server.agents.tools.TOOLS``).
 
     settings.py             brings extension/package.json and extension/src/server/settings.ts up to date
     settings.py --check     changes nothing; status 1, and names, where one is not up to date
@@ -18,6 +19,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "compiler"), str(ROOT / "server")]
 
+from fuselens_server.agents.tools import TOOLS, Tool  # noqa: E402
 from fuselens_server.client.settings import DECLARED, Declared, Settings  # noqa: E402
 
 MANIFEST = ROOT / "extension" / "package.json"
@@ -83,7 +85,24 @@ def manifest() -> str:
     found["contributes"]["configuration"]["properties"] = {
         name: {**about, "order": order} for order, (name, about) in enumerate(properties.items(), 1)
     }
+    found["contributes"]["languageModelTools"] = [_tool(tool) for tool in TOOLS.values()]
     return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    """As the editor's chat offers it."""
+    words = "".join(part.capitalize() for part in tool.name.split("_"))
+    return {
+        "name": f"fuselens_{tool.name}",
+        "displayName": tool.title,
+        "toolReferenceName": f"fuselens{words}",
+        "canBeReferencedInPrompt": True,
+        "icon": "$(zap)",
+        "tags": ["pytorch", "fuselens"],
+        "userDescription": tool.description.partition(". ")[0] + ".",
+        "modelDescription": tool.description,
+        "inputSchema": tool.input_schema,
+    }
 
 
 def _property(declared: Declared) -> dict[str, Any]:

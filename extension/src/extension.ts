@@ -1,6 +1,7 @@
 // Activation: one server session, and what shows its work.
 
 import * as vscode from "vscode";
+import { LanguageModels } from "./agents/languageModels";
 import { FunctionCommands } from "./functions/commands";
 import { Notes, StageDocuments } from "./documents/stageDocuments";
 import { Kernels } from "./kernels/kernels";
@@ -65,6 +66,7 @@ export function activate(context: vscode.ExtensionContext): void {
     tree,
     statusBar,
     new Onboarding(context, current, notes),
+    new LanguageModels(context.extension, current),
     runs.onDidRun(() => tree.rebuild()),
     current.onStatus(({ status: now, problem }) => statusBar.show(now, problem)),
   );

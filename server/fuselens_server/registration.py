@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import commands
+from .agents import commands as agents
 from .client import lifecycle
 from .documents import comparisons, linked, overview
 from .documents import links as document_links
@@ -42,6 +43,7 @@ MODULES = (
     linked,
     pictures,
     comparisons,
+    agents,
     kernels,
 )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from lsprotocol import types as lsp
+from pygls import uris
 from pygls.exceptions import JsonRpcException
 
 from fuselens_server.client import messages
@@ -367,6 +368,29 @@ async def runs(world: World) -> None:
     world.editor.shown.clear()
     assert await world.editor.execute(messages.RUN_FUNCTION, world.file.uri, "toy") is None
     assert world.editor.shown.pop().startswith("toy agrees with eager")
+
+
+@drives(f"executeCommandProvider.commands: {messages.TOOL}")
+async def tools(world: World) -> None:
+    """What language models ask: of files of the workspace, as they are on the disk."""
+    path = uris.to_fs_path(world.file.uri)
+
+    async def tool(name: str, **arguments: Any) -> dict[str, Any]:
+        answer = await world.editor.execute(messages.TOOL, name, arguments)
+        return answer if isinstance(answer, dict) else answer._asdict()
+
+    ran = await tool("run", target=f"{path}::toy")
+    assert not ran["failed"] and "toy agrees with eager" in ran["text"], ran["text"]
+    assert "-m fuselens.cli run" in ran["text"]
+    checked = await tool("check", target=path, try_fixes=False)
+    assert "FL101" in checked["text"] and "toy: with breaks" in checked["text"]
+    for name, target, why in (
+        ("run", f"{path}::none", "compiles no function 'none'"),
+        ("check", "/etc/passwd", "is not"),
+    ):
+        refused = await tool(name, target=target)
+        assert refused["failed"] and why in refused["text"]
+    assert (await tool("nothing"))["failed"]
 
 
 @drives(*(f"executeCommandProvider.commands: {name}"

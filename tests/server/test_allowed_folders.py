@@ -11,7 +11,8 @@ import pytest_asyncio
 from lsprotocol import types as lsp
 
 from fuselens_server.client import messages, settings
-from fuselens_server.client.settings import Settings, lies_in
+from fuselens_server.client.folders import lies_in
+from fuselens_server.client.settings import Settings
 
 pytestmark = pytest.mark.asyncio(loop_scope="function")
 

@@ -19,7 +19,8 @@ from .bisection import Bisection, Smallest
 from .search import LATER
 from .straight import NoProgram
 
-_DEATHS = frozenset({"FL905", "FL906", "FL910"})
+_DEATHS = frozenset({"FL906"})
+_LIMITS = frozenset({"FL905", "FL910"})  # eager may be what takes so long, or so much
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class Faults:
         found = next(iter(answer.file.diagnostics), None) if answer.file else None
         if found is None:
             return Proof(self.function, compiled=False, uncompiled="it was not asked to the end")
+        if found.code in _LIMITS:
+            return Proof(self.function, stopped=found.message)
         if found.code in _DEATHS:
             return Proof(self.function, fault=self.of_crash(found.message))
         return Proof(self.function, compiled=False, uncompiled=found.message)

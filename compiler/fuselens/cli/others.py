@@ -1,4 +1,4 @@
-"""``fuselens codes``, ``serve`` and ``--version``."""
+"""``fuselens codes``, ``serve``, ``mcp``, ``tool`` and ``--version``."""
 
 from __future__ import annotations
 
@@ -29,9 +29,30 @@ class Version(argparse.Action):
 def serve(arguments: argparse.Namespace) -> int:
     if importlib.util.find_spec("fuselens_server") is None or importlib.util.find_spec("pygls") is None:
         raise UsageError(f"the language server needs pygls: {sys.executable} -m pip install 'fuselens[server]'")
-    command = [sys.executable, "-m", "fuselens_server", *arguments.arguments]
+    _become("fuselens_server", *arguments.arguments)
+
+
+def mcp(arguments: argparse.Namespace) -> int:
+    """Its process imports no torch: files are executed in those that it starts."""
+    more = ["--jobs", str(arguments.jobs)] if arguments.jobs else []
+    _become("fuselens_server.agents", "mcp", *_roots(arguments), *more, "--log-level", arguments.log_level)
+
+
+def tool(arguments: argparse.Namespace) -> int:
+    words = (*_roots(arguments), "--format", arguments.format, "--", arguments.name, arguments.arguments)
+    _become("fuselens_server.agents", "tool", *words)
+
+
+def _roots(arguments: argparse.Namespace) -> list[str]:
+    out = [word for root in arguments.root for word in ("--root", root)]
+    out += ["--python", arguments.python] if arguments.python else []
+    return out + (["--target", arguments.device] if arguments.device else [])
+
+
+def _become(module: str, *words: str) -> NoReturn:
+    """Another process in place of this one, with its streams. `-P`: the working folder may hold a module of the library's name."""
     sys.stdout.flush()
-    os.execv(sys.executable, command)
+    os.execv(sys.executable, [sys.executable, "-P", "-m", module, *words])
 
 
 def codes(arguments: argparse.Namespace) -> int:

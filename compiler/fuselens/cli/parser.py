@@ -77,6 +77,11 @@ _EXAMPLES = {
     ),
     "doctor": ("fuselens doctor",),
     "serve": ("fuselens serve --log-level DEBUG",),
+    "mcp": ("fuselens mcp --root ~/project",),
+    "tool": (
+        """fuselens tool check '{"target": "model.py::step"}'""",
+        """fuselens tool what_if '{"target": "model.py::step", "dynamic": true}' --format text""",
+    ),
     "schema": ("fuselens schema > report.schema.json", "fuselens schema diff"),
 }
 
@@ -153,6 +158,8 @@ def parser() -> argparse.ArgumentParser:
     schema.add_argument("command", nargs="?", choices=("check", "diff"), default="check", help="by default check")
     serve = command("serve", others.serve, "start the language server on stdin and stdout")
     serve.add_argument("arguments", nargs=argparse.REMAINDER, help="passed to the server")
+    _mcp(command("mcp", others.mcp, "serve tools for agents on stdin and stdout (Model Context Protocol)"))
+    _tool(command("tool", others.tool, "call one of the tools that agents have, and print what it answers"))
     return out
 
 
@@ -349,6 +356,30 @@ def _kernels(command: argparse.ArgumentParser) -> None:
     listed.add_argument(
         "path", type=Path, nargs="?", default=Path(), help="a file or folder of it (default: this folder)"
     )
+
+
+def _mcp(command: argparse.ArgumentParser) -> None:
+    _roots(command)
+    command.add_argument("--jobs", type=_positive, help="experiments at once (default: by processors, 2 to 4)")
+    command.add_argument(
+        "--log-level", default="WARNING", choices=("DEBUG", "INFO", "WARNING", "ERROR"), help="what goes to stderr"
+    )
+
+
+def _tool(command: argparse.ArgumentParser) -> None:
+    command.add_argument("name", help="check, explain, run, verify, what_if, apply_fix or codes")
+    command.add_argument("arguments", nargs="?", default="{}", metavar="JSON", help="what it is asked, an object")
+    command.add_argument("--format", choices=("text", "json"), default="json", help="json: the whole answer")
+    _roots(command)
+
+
+def _roots(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--root", action="append", default=[], metavar="FOLDER",
+        help="files below it may be executed and changed (repeatable; default: the current folder)",
+    )  # fmt: skip
+    command.add_argument("--python", metavar="PATH", help="interpreter that executes files (default: this one)")
+    command.add_argument("--target", dest="device", default=None, help="auto, cpu, cuda or cuda:sm_90")
 
 
 def _rank_options(command: argparse.ArgumentParser) -> None:

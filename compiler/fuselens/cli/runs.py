@@ -57,7 +57,8 @@ def _asked(
 
 
 def verify(arguments: argparse.Namespace) -> int:
-    """Status 1 where a function differs from eager on any kind of call, or was not compiled for a reason that is not its own."""
+    """Status 1 where a function differs from eager on any kind of call, was not compiled for a reason that is not its own, or where a
+    limit ended the proof."""
     chosen = _named(arguments.target)
     folder = arguments.output or Path("fuselens_verify")
     with progress(len(chosen)) as shown, supervisor(arguments, shown) as children:
@@ -71,7 +72,7 @@ def verify(arguments: argparse.Namespace) -> int:
             say("\n".join(f"  {line}" for line in proved.lines(proof)))
             if proof.fault is not None:
                 say(views.diagnostic_text(proof.fault, full=True))
-    return int(any(not p.agrees or p.fault is not None or p.uncompiled for p in proofs))
+    return int(any(not p.agrees or p.fault is not None or p.uncompiled or p.stopped for p in proofs))
 
 
 def _explained(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +9,8 @@ from pathlib import Path
 from ..record import views
 from ..record.printed.checked import DECORATE
 from ..source import discovery
+from ..source.files import python_files
 from ..system import source_text
-
-_SKIPPED = frozenset({"node_modules", "site-packages", "__pycache__", "build", "dist", "venv", "env"})
 
 
 class UsageError(Exception):
@@ -35,7 +33,7 @@ def targets(text: str) -> Iterator[Target]:
     if path.is_dir():
         if function:
             raise UsageError(f"{name} is a directory: a function is given as FILE.py::function")
-        yield from (Target(file) for file in _python_files(path))
+        yield from (Target(file) for file in python_files(path))
         return
     try:
         source_text.read_bytes(path)
@@ -53,33 +51,6 @@ def targets(text: str) -> Iterator[Target]:
             listed = f"it has {', '.join(known)}" if known else "it has none"
             raise UsageError(f"{name} has no annotated function {function!r}; {listed}")
     yield Target(path, function)
-
-
-def _python_files(directory: Path) -> Iterator[Path]:
-    """Files below ``directory`` with annotated functions, and those that cannot be read, or parsed although they seem to have
-    some: compiling them will say why."""
-    for root, directories, files in os.walk(directory):
-        directories[:] = sorted(
-            d
-            for d in directories
-            if not d.startswith(".") and d not in _SKIPPED and not (Path(root) / d / "pyvenv.cfg").exists()
-        )
-        for file in sorted(f for f in files if f.endswith(".py")):
-            path = Path(root) / file
-            if not path.exists():
-                continue  # a link to nowhere, such as an editor's lock
-            source = views.read_text(str(path))
-            if source is None:
-                yield path
-                continue
-            if "compile" not in source or ("fuselens" not in source and "torch" not in source):
-                continue
-            try:
-                if not discovery.discover(source, str(path)):
-                    continue
-            except SyntaxError:
-                pass
-            yield path
 
 
 def functions(path: Path) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..record import live_memory
-from ..record.figures import STATUSES, counts, key, moved_bytes, peak_bytes, saved_bytes, status
+from ..record.figures import STATUSES, counts, key, moved_bytes, peak_bytes, saved_bytes
 from ..record.report import Decision, Diagnostic, FileReport, Report, Span
 
 Kind = Literal[
@@ -115,7 +115,7 @@ _WORDS: Mapping[str, Callable[[Report], Value]] = {
     "function": lambda r: "there",
     "inputs": lambda r: str(r.inputs) if r.inputs is not None else "none",
     "target": lambda r: r.target,
-    "status": status,
+    "status": lambda r: r.status,
 }
 
 
@@ -133,7 +133,7 @@ def _words(before: Report, after: Report) -> Iterator[Change]:
         a, b = value(kind, "", before), value(kind, "", after)
         if a != b:
             yield Change(kind, "", a, b, span=after.span)
-    a, b = status(before), status(after)
+    a, b = before.status, after.status
     if a != b and {a, b} != {"whole", "with breaks"}:  # the breaks themselves say that
         why = after.uncompiled if b == "not compiled" else ""
         yield Change("status", "", a, b, _direction(STATUSES.index(a), STATUSES.index(b)), why, after.span)
@@ -172,7 +172,7 @@ def _lost_fusions(before: Report, after: Report) -> Iterator[Change]:
 
 
 def _numbers(before: Report, after: Report) -> Iterator[Change]:
-    if "not compiled" in (status(before), status(after)):
+    if "not compiled" in (before.status, after.status):
         return  # the numbers of what is not compiled mean nothing
     same_inputs = value("inputs", "", before) == value("inputs", "", after)
     other_graphs = len(before.captured) != len(after.captured)  # what is held between graphs is in no graph's peak

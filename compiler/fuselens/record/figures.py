@@ -5,24 +5,12 @@ Standard library only.
 
 from __future__ import annotations
 
-from typing import Literal
-
 from . import live_memory
-from .report import Diagnostic, Report
+from .report import Diagnostic, Report, Status
 
-Status = Literal["whole", "with breaks", "eager in part", "not compiled"]
 STATUSES: tuple[Status, ...] = ("whole", "with breaks", "eager in part", "not compiled")
 _RECOMPILED = ("FL201", "FL202", "FL205")
 _EAGER = ("FL301", "FL402", "FL403", "FL404", "FL406")
-
-
-def status(report: Report) -> Status:
-    """How far a function is compiled."""
-    if not report.compiled or report.refused:
-        return "not compiled"
-    if report.breaks:
-        return "with breaks"
-    return "eager in part" if any(graph.fallback for graph in report.graphs) or report.prevented else "whole"
 
 
 def key(found: Diagnostic) -> str:

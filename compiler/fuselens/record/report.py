@@ -18,6 +18,7 @@ SCHEMA_VERSION = 1
 PREVENTING = frozenset({"FL202", "FL402", "FL403"})  # findings of what keeps from being compiled what could be
 FORETOLD = frozenset({"FL207", "FL208"})  # findings of what the program's calls will compile
 Severity = Literal["error", "warning", "information", "hint"]
+Status = Literal["whole", "with breaks", "eager in part", "not compiled"]
 Origin = Literal["fuselens.example", "example_inputs", "annotations", "defaults", "recorded", "call", "layers", "body"]
 _SOURCES: dict[str, str] = {
     "fuselens.example": "those that its author states",
@@ -643,6 +644,15 @@ class Report:
         return any(not graph.fallback for graph in self.graphs)
 
     @property
+    def status(self) -> Status:
+        """How far it is compiled."""
+        if not self.compiled or self.refused:
+            return "not compiled"
+        if self.breaks:
+            return "with breaks"
+        return "eager in part" if any(graph.fallback for graph in self.graphs) or self.prevented else "whole"
+
+    @property
     def uncompiled(self) -> str:
         """Why it is not compiled, or not in whole for a reason that is not its own; "" else."""
         found = self.prevented
@@ -746,7 +756,8 @@ class Tried:
 @dataclass(frozen=True, slots=True)
 class Proof:
     """A function compared with eager and float64 on many kinds of calls. ``left`` is how many there was no time for; ``uncompiled``
-    says what runs eagerly, and why; ``fault`` is what is wrong, in which line."""
+    says what runs eagerly, and why; ``fault`` is what is wrong, in which line; ``stopped`` says which limit ended it before there
+    was a result."""
 
     function: str
     tried: tuple[Tried, ...] = ()
@@ -754,6 +765,7 @@ class Proof:
     uncompiled: str = ""
     compiled: bool = True
     fault: Diagnostic | None = None
+    stopped: str = ""
 
     @property
     def agrees(self) -> bool:

@@ -256,6 +256,16 @@ export interface Revision {
   about: string;
 }
 
+export const SERVER_TOOL = "fuselens.server.tool";
+
+/** What the command `fuselens.server.tool` returns: an answer with its evidence, as text and as data by the tool's schema. */
+export interface ToolAnswer {
+  text: string;
+  data: Record<string, unknown>;
+  /** Whether the tool could not do what was asked; the text says why. */
+  failed: boolean;
+}
+
 /** What the command `fuselens.server.compare` returns: two compilations of a function. */
 export interface Comparison {
   /** "1 → 3 graphs; +1 break; peak +64 B" */

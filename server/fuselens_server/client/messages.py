@@ -45,6 +45,7 @@ PIN_KERNEL = "fuselens.server.pinKernel"
 UNPIN_KERNEL = "fuselens.server.unpinKernel"
 DISCARD_KERNEL = "fuselens.server.discardKernel"
 COMPARE_KERNEL = "fuselens.server.compareKernel"
+TOOL = "fuselens.server.tool"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from fuselens.config import CARDS, TARGET, TARGETS, bytes_of, mesh_of, sizes_of
 from fuselens.pins import place
 from fuselens.record.wire import Limits
 
+from .folders import lies_in
 from .messages import CLIENT_ACTIONS, SERVER_ACTIONS, Actions
 
 LENSES = {
@@ -93,27 +94,6 @@ class Settings:
         """The interpreter to run workers with; ``~`` and ``${workspaceFolder}`` are expanded."""
         path = self.interpreter.replace("${workspaceFolder}", workspace or ".")
         return str(Path(path).expanduser()) if path else sys.executable
-
-
-def lies_in(path: str, folders: Iterable[str]) -> bool:
-    """Whether a file is below one of ``folders``, by what is on the disk: where links lead, and however a name is written."""
-    allowed: set[tuple[int, int]] = set()
-    for folder in folders:
-        allowed |= _identity(folder)
-    try:
-        real = Path(path).resolve()
-    except (OSError, ValueError, RuntimeError):
-        return False
-    return any(not allowed.isdisjoint(_identity(place)) for place in real.parents)
-
-
-def _identity(folder: str | Path) -> set[tuple[int, int]]:
-    """Nothing for a folder that is not there."""
-    try:
-        status = os.stat(folder)
-    except (OSError, ValueError):
-        return set()
-    return {(status.st_dev, status.st_ino)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import logging
 import tempfile
-import threading
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from fuselens.bisecting.bisection import Bisection
-from fuselens.bisecting.faults import Faults
 from fuselens.record import wire
 from fuselens.record.report import Proof, Report
 
 from ..client.configuration import NotAllowedError, Settled
 from ..client.refreshes import Refreshes
 from ..texts.session import Checked, Document
+from .explaining import explained
 from .keyed_tasks import KeyedTasks
 from .turns import Urgency
 from .worker_pool import StartError, WorkerDiedError, WorkerPool
 
 logger = logging.getLogger(__name__)
-_BISECTING = 4  # times what a proof may take
 
 
 class Client(Protocol):
@@ -102,14 +94,8 @@ class Proofs:
             return await self._pool.submit(environment, request, lambda _: None, lambda: Urgency.IDLE)
 
         answer = await asked("verify", document.path, (report.function,), {})
-        asking = _Asking(asked)
-        search = Bisection(asking.ask, self._place(document, report), time.monotonic() + _BISECTING * seconds)
-        try:
-            return await asyncio.to_thread(
-                Faults(search, document.path, report.function, report.span).explained, answer
-            )
-        finally:
-            asking.close()
+        folder = self._place(document, report)
+        return await explained(answer, asked, document.path, report.function, report.span, folder, seconds)
 
     def _place(self, document: Document, report: Report) -> Path:
         """Where minimal programs go, for as long as the person wants them."""
@@ -120,27 +106,3 @@ class Proofs:
 
 def _may_be_proved(report: Report) -> bool:
     return bool(report.graphs) and report.compiled and (report.proof is None or report.proof.fault is not None)
-
-
-@dataclass(slots=True)
-class _Asking:
-    """Requests of a thread, made in the loop. After :meth:`close` none is, and what is under way ends."""
-
-    asked: Callable[..., Any]
-    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _current: concurrent.futures.Future[wire.Event] | None = None
-    _closed: bool = False
-
-    def ask(self, method: wire.Method, path: str, names: tuple[str, ...], options: dict[str, Any]) -> wire.Event:
-        with self._lock:
-            if self._closed:
-                raise concurrent.futures.CancelledError
-            self._current = asyncio.run_coroutine_threadsafe(self.asked(method, path, names, options), self.loop)
-        return self._current.result()
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            if self._current is not None:
-                self._current.cancel()

@@ -378,6 +378,11 @@ class WorkerPool:
         for worker in list(self._workers):
             worker.kill_now()
 
+    def versions(self, environment: Environment) -> dict[str, str]:
+        """What the worker of an environment said of itself; nothing before there was one."""
+        slot = self._slots.get(environment)
+        return slot.worker.versions if slot is not None and slot.worker is not None else {}
+
     @property
     def pids(self) -> list[int]:
         return [

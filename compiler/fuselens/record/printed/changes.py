@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from .. import views
-from ..figures import key, moved_bytes, status
+from ..figures import key, moved_bytes
 from ..report import FileReport, Report
 
 _MOST = 12  # of one kind that are listed
@@ -41,7 +41,7 @@ def of_function(a: Report, b: Report, names: tuple[str, str], stages: Sequence[s
 
 def _numbers(a: Report, b: Report) -> Iterator[str]:
     counted: tuple[tuple[str, Callable[[Report], object]], ...] = (
-        ("status", status),
+        ("status", lambda report: report.status),
         ("target", lambda r: r.target),
         ("graphs", lambda r: len(r.captured)),
         ("breaks", lambda r: len(r.breaks)),

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from .. import views
-from ..figures import STATUSES, status
+from ..figures import STATUSES
 from ..report import Diagnostic, FileReport, Report, Span
 
 _LISTED = ("error", "warning")
@@ -23,7 +23,7 @@ DECORATE = "no function of it is compiled: decorate one with @fuselens.compile"
 def listed(report: Report) -> list[Diagnostic]:
     """The findings that a reader must see: what breaks, is likely to, or prevents, and why a function is not compiled at all."""
     found = [d for d in report.diagnostics if d.severity in _LISTED]
-    if status(report) == "not compiled" and not found and not report.breaks:
+    if report.status == "not compiled" and not found and not report.breaks:
         found = report.diagnostics[:1]
     found += [d for d in report.diagnostics if (d.predicted or d.code in _ASKED_FOR) and d not in found]
     return _by_place([*report.breaks, *found])
@@ -57,7 +57,7 @@ def _file_text(file: FileReport, nothing: Callable[[str], str], here: str) -> st
 
 
 def _columns(report: Report) -> list[str]:
-    if status(report) == "not compiled":
+    if report.status == "not compiled":
         why = ": it computes nothing with torch" if not (report.breaks or report.diagnostics) else ""
         return [f"not compiled{why}"]
     eager = sum(graph.fallback for graph in report.captured)
@@ -90,7 +90,7 @@ def _finding_lines(found: Diagnostic, file: str, indent: str = "") -> list[str]:
 def summary(files: Sequence[FileReport]) -> str:
     """``12 functions: 10 whole, 1 with breaks, 1 not compiled. Details: fuselens explain FILE``"""
     reports = [report for file in files for report in file.functions]
-    counts = Counter(map(status, reports))
+    counts = Counter(report.status for report in reports)
     parts = ", ".join(f"{counts[name]} {name}" for name in STATUSES if counts[name])
     failed = sum(any(d.severity == "error" for d in file.diagnostics) for file in files)
     notes = sum(len(r.breaks) + len(r.diagnostics) - len(listed(r)) for r in reports)

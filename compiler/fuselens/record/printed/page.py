@@ -12,7 +12,6 @@ from html import escape
 from pathlib import Path
 
 from .. import live_memory, views
-from ..figures import status
 from ..fusion_sentences import why_apart
 from ..guard_sentences import recompiled_when
 from ..report import Decision, Diagnostic, Graph, Guard, Kernel, Report, Span, Stage, Timing
@@ -48,7 +47,7 @@ def page(reports: Sequence[Report], source_of: views.SourceOf = views.read_text,
 
 def _function(number: int, report: Report, source_of: views.SourceOf, room: list[int]) -> str:
     colours = {_identity(g, k): _COLOURS[i % len(_COLOURS)] for i, (g, k) in enumerate(_kernels(report))}
-    found = status(report)
+    found = report.status
     chips = [
         f'<span class="chip {_GOOD[found]}">{found}</span>',
         *(f'<span class="chip">{escape(part)}</span>' for part in report.summary().split(" · ")),

@@ -51,6 +51,8 @@ def lines(proof: Proof) -> Iterator[str]:
         yield f"{agreed} of {len(proof.tried)} kinds of calls agree{left}"
     for tried in proof.tried:
         yield f"  {'✓' if tried.agrees else '✗'} {tried.inputs}{_said(tried)}"
+    if proof.stopped:
+        yield f"nothing is known: {proof.stopped}"
     if proof.uncompiled:
         yield f"{'not compiled in whole' if proof.compiled else 'not compiled'}: {proof.uncompiled}"
 

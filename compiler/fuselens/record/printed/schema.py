@@ -47,6 +47,12 @@ def of_class(cls: type, name: str, title: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def of(cls: type) -> dict[str, Any]:
+    """Of one dataclass as it is printed: an object, with the schemas of what it holds beside it."""
+    defined: dict[str, Any] = {}
+    return {**_of_class(cls, defined), "$defs": dict(sorted(defined.items()))}
+
+
 def _schema(hint: Any, defined: dict[str, Any]) -> dict[str, Any]:
     if hint in _SCALARS:
         return dict(_SCALARS[hint])
@@ -77,6 +83,12 @@ def _of_class(cls: type, defined: dict[str, Any]) -> dict[str, Any]:
     return {
         "description": " ".join((cls.__doc__ or "").split()),
         "type": "object",
-        "properties": {f.name: _schema(hints[f.name], defined) for f in fields},
+        "properties": {f.name: _described(_schema(hints[f.name], defined), f) for f in fields},
         "required": [f.name for f in fields if f.default is missing and f.default_factory is missing],
     }
+
+
+def _described(schema: dict[str, Any], about: dataclasses.Field[Any]) -> dict[str, Any]:
+    """With what the class says of a field, for readers that see nothing but the schema."""
+    text = about.metadata.get("description")
+    return {**schema, "description": text} if text else schema

@@ -20,9 +20,10 @@ from .examples import example_fixes
 from .recompiles import foreseen_fixes, recompile_fixes
 from .scalars import scalar_fixes
 from .shapes import shape_fixes
-from .source import Source, applied
+from .source import FORMATTED, Source, applied
 
 __all__ = [
+    "FORMATTED",
     "Source",
     "applied",
     "chooses",
