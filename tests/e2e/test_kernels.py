@@ -115,3 +115,33 @@ def test_the_next_run_uses_it_and_the_editor_says_so(workbench: Workbench, model
     workbench.probe.rewrite(model, model.read_text().replace("return y * scale", "return y * scale * 2"))
     until("it stepped aside", lambda: [d for d in workbench.probe.diagnostics(model) if d.code == "FL621"])
     workbench.screenshot("kernels-8-aside")
+
+
+def test_the_palette_has_it_all(workbench: Workbench, workspace: Path) -> None:
+    path = workspace / "kernels of the palette" / "reductions.py"
+    path.parent.mkdir()
+    (path.parent / "pyproject.toml").touch()
+    path.write_text((workspace / "reductions.py").read_text())
+    workbench.probe.open(path)
+    until("compiled reductions.py", lambda: any("kernel" in title for title in workbench.probe.lens_titles(path)))
+    workbench.run("Fuselens: Edit a Kernel")
+    draft = Path(until("a draft", lambda: focused(workbench) if focused(workbench).endswith("forward.cpp") else ""))
+    workbench.run("Fuselens: Verify an Edited Kernel")
+    lens(workbench, "✓ equals the graph on ")
+    workbench.run("Fuselens: Compare an Edited Kernel with Ours")
+    until("both texts", lambda: [t for t in workbench.texts(".tab .label-name") if "our kernel ↔ yours" in t])
+    workbench.probe.open(draft)
+    pin = path.parent / ".fuselens" / "kernels" / draft.parent.name / draft.name
+    workbench.run("Fuselens: Pin an Edited Kernel")
+
+    def pinned() -> bool:
+        if any("takes longer than ours" in text for text in workbench.notifications()):
+            workbench.press_in_notification("Pin all the same")
+        return pin.is_file()
+
+    until("pinned", pinned)
+    workbench.close_notifications()
+    workbench.run("Fuselens: Unpin a Kernel")
+    until("no pin", lambda: not pin.is_file())
+    workbench.run("Fuselens: Discard an Edited Kernel")
+    until("no draft", lambda: not draft.is_file())

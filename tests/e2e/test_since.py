@@ -52,7 +52,7 @@ def pictures(workbench: Workbench, text: str) -> str:
 
 def test_lines_that_got_worse_are_marked(workbench: Workbench, model: Path) -> None:
     assert not WORSE.search(pictures(workbench, "if y.sum() > 0:"))
-    workbench.probe("void vscode.commands.executeCommand('fuselens.compareWithRevision');")
+    workbench.run("Fuselens: Compare with a Revision")
     workbench.visible(".quick-input-widget .monaco-list-row")
     workbench.screenshot("80-revisions")
     workbench.fill("HEAD~1")
@@ -68,5 +68,5 @@ def test_lines_that_got_worse_are_marked(workbench: Workbench, model: Path) -> N
 
 
 def test_the_marks_go(workbench: Workbench, model: Path) -> None:
-    workbench.probe.command("fuselens.stopComparing")
+    workbench.run("Fuselens: Stop Comparing with a Revision")
     until("no mark", lambda: not WORSE.search(pictures(workbench, "if y.sum() > 0:")))

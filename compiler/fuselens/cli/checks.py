@@ -17,7 +17,7 @@ from ..record.report import FileReport
 from ..system import console
 from .compiled import compiled, stages
 from .progress import say
-from .recompiles import with_foretold
+from .foretold import with_foretold
 from .targets import UsageError, nothing_in, previewable, targets
 
 FORMATS = ("text", "json", "sarif", "github")

@@ -10,7 +10,7 @@ from typing import Any
 from .. import config
 from ..history import blaming, changes
 from ..record import wire
-from . import bisect, caches, checks, diff, doctor, kernels, memory, others, recompiles, revisions, runs
+from . import bisect, caches, checks, diff, doctor, foretold, kernels, others, revisions, runs
 
 _STATUS = """exit status:
   0  all is well, also where the reader of the output left early
@@ -124,7 +124,7 @@ def parser() -> argparse.ArgumentParser:
     _memory(
         command(
             "memory",
-            memory.memory,
+            foretold.memory,
             "predict what a step of training holds, without running it, and what would make it fit",
         )
     )
@@ -137,7 +137,7 @@ def parser() -> argparse.ArgumentParser:
     )
     foretell = command(
         "recompiles",
-        recompiles.recompiles,
+        foretold.recompiles,
         "say how often functions will be compiled, which guards fail, and at which calls of the program",
     )
     foretell.add_argument("target", metavar="FILE.py[::function]")

@@ -49,6 +49,8 @@ def _code(name: str, module: str, last: str) -> str:
         return "FL118" if last in tables.FILE_TESTS else "FL104"
     if name in tables.LOCKS:
         return "FL104"
+    if last in tables.DRAWS.get(module, ()):
+        return ""
     if module == "pathlib" and last == "Path":
         return "FL118"
     return tables.CODES.get(name) or tables.MODULE_CODES.get(module, "") if last.isidentifier() else ""

@@ -95,6 +95,14 @@ MODULE_CODES = {  # every function of the module, but for those in QUIET
     "urllib.request": "FL118",
 }  # fmt: skip
 QUIET = frozenset({"logging.getLogger"})
+DRAWS = {  # whose numbers and arrays are inputs of the graph
+    "random": frozenset(
+        "random uniform gauss normalvariate expovariate betavariate triangular randint randrange getrandbits".split()
+    ),
+    "numpy.random": frozenset(
+        "rand randn random uniform normal standard_normal exponential gamma beta poisson binomial randint".split()
+    ),
+}
 FILE_SYSTEM = frozenset(
     "cpu_count getpid listdir mkdir makedirs remove unlink rename rmdir stat scandir walk system open chdir kill getppid".split()
 )  # of os

@@ -1,4 +1,4 @@
-"""``fuselens recompiles``: how often functions will be compiled, by the calls of their program."""
+"""``fuselens memory`` and ``recompiles``: what is foretold of a program, a step's memory and how often functions are compiled."""
 
 from __future__ import annotations
 
@@ -6,15 +6,61 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ..record import views, wire
 from ..record.plain import to_plain
-from ..record.printed import foreseen
+from ..record.printed import foreseen, steps
 from ..record.report import FileReport, Report
 from ..system import console
-from .compiled import limits, options_of, supervisor
+from .compiled import compiled, limits, options_of, supervisor
 from .progress import progress, say
-from .targets import Target, nothing_in, targets
+from .targets import Target, UsageError, named, nothing_in, targets
+
+
+def memory(arguments: argparse.Namespace) -> int:
+    """Status 1 where a step does not fit, or nothing is known of it."""
+    chosen = named(arguments.target)
+    if not chosen:
+        raise UsageError(f"{arguments.target} has no annotated functions")
+    arguments.step_memory, arguments.step_sizes = True, ",".join(arguments.size)
+    reports = compiled(chosen, arguments)
+    if arguments.format == "json":
+        console.say(json.dumps([_plain(one) for report in reports for one in report.functions], indent=1))
+    else:
+        for report in reports:
+            _print(report)
+    return int(any(not _is_well(report) for report in reports))
+
+
+def _print(report: FileReport) -> None:
+    for found in report.diagnostics:
+        if found.severity == "error":
+            say(views.diagnostic_text(found, full=True))
+    for one in report.functions:
+        if one.step is not None:
+            say(steps.text(one.function, one.file, one.step))
+            continue
+        failed = [d for d in one.diagnostics if d.severity in ("error", "warning")]
+        say("\n".join(views.diagnostic_text(d, full=True) for d in failed) or f"{one.file}::{one.function}: not called")
+
+
+def _plain(report: Report) -> dict[str, Any]:
+    """The step, or why it is not known."""
+    found = [d for d in report.diagnostics if d.code.startswith("FL63") or d.severity == "error"]
+    return {
+        "file": report.file,
+        "function": report.function,
+        "step": to_plain(report.step),
+        "diagnostics": to_plain(found),
+    }
+
+
+def _is_well(report: FileReport) -> bool:
+    return bool(report.functions) and all(one.step is not None and one.step.fits for one in report.functions)
+
+
+# --- recompiles -------------------------------------------------------------------------------------------------------
 
 
 def recompiles(arguments: argparse.Namespace) -> int:
