@@ -103,7 +103,7 @@ def of_statement(statement: str, parameters: str = 'x: Float32[Tensor, "n 8"]') 
         ("fuselens.graph_break()", "FL111", "fuselens.graph_break()"),
         ("with lock: x = x + 1", "FL113", "lock"),
         ("y = rng.random()", "FL115", "rng.random()"),
-        ("y = np.random.rand(3)", "FL115", "np.random.rand(3)"),
+        ("y = np.random.choice(x.shape[0])", "FL115", "np.random.choice(x.shape[0])"),
         ("t.manual_seed(0)", "FL115", "t.manual_seed(0)"),
         ("y = os.path.exists('a')", "FL118", "os.path.exists('a')"),
         ("y = open('a')", "FL118", "open('a')"),

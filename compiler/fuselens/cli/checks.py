@@ -16,8 +16,8 @@ from ..record.printed.sarif import sarif
 from ..record.report import FileReport
 from ..system import console
 from .compiled import compiled, stages
-from .progress import say
 from .foretold import with_foretold
+from .progress import say
 from .targets import UsageError, nothing_in, previewable, targets
 
 FORMATS = ("text", "json", "sarif", "github")

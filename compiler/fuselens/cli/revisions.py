@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..checking import isolation
-from ..checking.revisions import kept
 from ..history import blaming, changes, comparing, markdown, sarif, timing, told
 from ..history import text as plain_text
 from ..history.folder import Folder
@@ -82,6 +81,8 @@ class Asking:
     def _answers(self, wanted: list[Wanted]) -> list[Any]:
         requests = [self._request(one) for one in wanted]
         if wanted and not wanted[0].revision.folder:
+            from ..checking.revisions import kept
+
             return [kept.found(request, isolation.config_of(request.options)) for request in requests]
         answers: dict[int, Any] = {}
         for request, one in zip(requests, wanted, strict=True):
