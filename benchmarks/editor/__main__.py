@@ -34,7 +34,7 @@ from pathlib import Path
 from lsprotocol import types as lsp
 
 from . import files
-from .client import Editor, editor
+from .client import SETTINGS, Editor, editor
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TYPED = "\nobserved = sum(range(10))"
@@ -209,7 +209,9 @@ def main() -> None:
     parser.add_argument("--storm", type=int, default=0, metavar="SAVES", help="saves without a pause")
     parser.add_argument("--cold", type=int, default=0, metavar="TIMES", help="servers started, one after the other")
     parser.add_argument("--told", action="store_true", help="print what a person is told meanwhile, with --cold")
+    parser.add_argument("--unproved", action="store_true", help="without proofs in the background")
     options = parser.parse_args()
+    SETTINGS.update({"proveSeconds": 0} if options.unproved else {})
     logging.disable(logging.NOTSET if options.told else logging.WARNING)  # pygls does not know our notifications
     logging.basicConfig(level="CRITICAL", format="%(message)s")
     logging.getLogger("told").setLevel("INFO")

@@ -69,7 +69,7 @@ class Editor:
             lsp.InitializeParams(
                 capabilities,
                 root_uri=self.folder.as_uri(),
-                initialization_options={"allowedFolders": [str(self.folder)]},
+                initialization_options={"allowedFolders": [str(self.folder)], **SETTINGS},
             )
         )
         self._client.initialized(lsp.InitializedParams())
@@ -114,6 +114,9 @@ class Editor:
         await self._client.shutdown_async(None)
         self._client.exit(None)
         await self._client.stop()
+
+
+SETTINGS: dict[str, Any] = {}  # of the server, beside what holds by default
 
 
 @asynccontextmanager

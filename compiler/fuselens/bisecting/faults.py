@@ -63,7 +63,8 @@ class Faults:
             uncached = self._again(first.inputs, cache=False)
             if uncached is not None and uncached.agrees:
                 return self._make("FL604", self.place, first)
-            return self._make("FL601", _span(written.get("span")) or self.place, first)
+            code = "FL605" if first.how == "raised" else "FL601"
+            return self._make(code, _span(written.get("span")) or self.place, first)
         if first.how == "unsteady":
             return self._make("FL603", self.place, first)
         return self._make("FL602", self.place, first, before="another call")
