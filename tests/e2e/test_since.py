@@ -68,5 +68,7 @@ def test_lines_that_got_worse_are_marked(workbench: Workbench, model: Path) -> N
 
 
 def test_the_marks_go(workbench: Workbench, model: Path) -> None:
+    workbench.page("press", "Escape")  # the hover takes keys
+    workbench.probe.open(model)
     workbench.run("Fuselens: Stop Comparing with a Revision")
     until("no mark", lambda: not WORSE.search(pictures(workbench, "if y.sum() > 0:")))
