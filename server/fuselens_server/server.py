@@ -79,7 +79,7 @@ class FuselensServer(LanguageServer):
         self.checks = Checks(self, self.configuration, self.session, self.pool)
         self.warming = Warming(self.configuration, self.pool, self.publish, self.send_status)
         self.trials = FixTrials(self.configuration, self.pool, self.send_status)
-        self.proofs = Proofs(self.configuration, self.pool, self)
+        self.proofs = Proofs(self.configuration, self.pool, self.send_status, self._told_later)
         self.since = Comparing(self.configuration, self.pool, self.refreshes.marked, self.send_status)
         self.foretelling = Foretelling(self.configuration, self.pool, self.send_status, self._told_later)
         self.later_texts = LaterTexts(self.configuration, self.session, self.pool, self.documents_changed)

@@ -23,8 +23,10 @@ class Function:
     kwargs: dict[str, Any] = field(default_factory=dict)
     config: Config = field(default_factory=from_environment)
 
+    dynamic: dict[str, dict[int, str]] = field(default_factory=dict)
+
     def inputs(self, variant: int = 0) -> ExampleInputs:
-        return ExampleInputs(self.args, self.kwargs)
+        return ExampleInputs(self.args, self.kwargs, dynamic=self.dynamic)
 
 
 def scaled(x: torch.Tensor, times: int = 3, flip: bool = False) -> torch.Tensor:
@@ -111,3 +113,9 @@ def test_modules() -> None:
     with found["self.1.p 1.0 in place of 0.5"].around():
         assert model[1].p == 1.0
     assert model[1].p == 0.5 and "float64 in place of float32" not in found
+
+
+def test_other_sizes_of_named_axes_have_names_that_tell_them_apart() -> None:
+    function = Function(scaled, (torch.randn(4, 6),), dynamic={"x": {0: "rows"}})
+    names = [kind.name for kind in kinds(function)]
+    assert len(set(names)) == len(names) and {"other sizes", "other sizes again"} <= set(names)

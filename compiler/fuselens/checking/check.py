@@ -78,31 +78,21 @@ def check_file(
             report.imports = _imported_files(file)
             report.diagnostics += torch_names.findings(_import_of_torch(file))
         if chosen.world_size:
-            _on_ranks(path, source, report, chosen, progress or silent, until)
+            _also(on_ranks.look, path, source, report, chosen, progress or silent, until)
         if chosen.predicts_memory:
-            _of_steps(path, source, report, chosen, progress or silent, until)
+            _also(steps.look, path, source, report, chosen, progress or silent, until)
     except FileRefused as refusal:
         report.diagnostics.append(refusal.diagnostic)
     report.seconds = time.perf_counter() - started
     return report
 
 
-def _on_ranks(
-    path: str | Path, source: str | None, report: FileReport, config: Config, say: Progress, until: float
+def _also(
+    look: Callable[..., object], path: str | Path, source: str | None, report: FileReport, config: Config, say: Progress, until: float
 ) -> None:  # fmt: skip
+    """Looks at the functions in one more way."""
     try:
-        on_ranks.look(path, source, report.functions, config, say, until)
-    except Exception as error:  # a bug of ours must not lose the functions
-        if config.strict:
-            raise
-        report.diagnostics.append(diagnostics.make("FL112", None, what=describe(error)))
-
-
-def _of_steps(
-    path: str | Path, source: str | None, report: FileReport, config: Config, say: Progress, until: float
-) -> None:  # fmt: skip
-    try:
-        steps.look(path, source, report.functions, config, say, until)
+        look(path, source, report.functions, config, say, until)
     except Exception as error:  # a bug of ours must not lose the functions
         if config.strict:
             raise

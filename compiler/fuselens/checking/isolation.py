@@ -461,7 +461,7 @@ class Supervisor:
         function, _, stage = child.stage.partition(": ")
         if span is None and stage:
             where = f" while compiling `{function}` ({stage})"
-            span = _name_span(request.path, source, function)
+            span = name_span(request.path, source, function)
         limit = request.limits.memory_mib if code == "FL910" else f"{request.limits.seconds:g}"
         span = span or _first_line(request.path, source)
         found = diagnostics.make(code, span, where=where, limit=limit, **fields)
@@ -853,7 +853,8 @@ def _first_line(path: str, source: str) -> Span:
     return _line(path, source, 1) or Span(path, 1, 0, 1, 1)
 
 
-def _name_span(path: str, source: str, function: str) -> Span | None:
+def name_span(path: str, source: str, function: str) -> Span | None:
+    """Where the name of an annotated function stands."""
     try:
         return next((a.name_span for a in discovery.discover(source, path) if a.qualname == function), None)
     except SyntaxError:

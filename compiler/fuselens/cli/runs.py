@@ -12,11 +12,10 @@ from typing import Any
 
 from ..bisecting.bisection import Bisection
 from ..bisecting.faults import Faults
-from ..checking.isolation import Supervisor
+from ..checking.isolation import Supervisor, name_span
 from ..record import plain, views, wire
 from ..record.printed import proved
-from ..record.report import Proof, RunResult, Span
-from ..source import discovery
+from ..record.report import Proof, RunResult
 from ..system import console
 from .compiled import limits, options_of, supervisor
 from .progress import Progress, progress, say
@@ -85,12 +84,9 @@ def _explained(
 
     until = time.monotonic() + arguments.timeout * _BISECTING if arguments.timeout else float("inf")
     search = Bisection(ask, (folder / target.function).absolute(), until)
-    return Faults(search, str(target.path), target.function, _name_of(target)).explained(event)
-
-
-def _name_of(target: Target) -> Span | None:
-    found = discovery.discover(views.read_text(str(target.path)) or "", str(target.path))
-    return next((a.name_span for a in found if a.qualname == target.function), None)
+    path = str(target.path)
+    name = name_span(path, views.read_text(path) or "", target.function)
+    return Faults(search, path, target.function, name).explained(event)
 
 
 # --- times ------------------------------------------------------------------------------------------------------------

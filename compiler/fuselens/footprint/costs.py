@@ -13,6 +13,7 @@ from torch.utils.flop_counter import flop_registry
 
 from .. import torch_private
 from ..codegen.traffic import bytes_moved
+from ..inputs.structures import tensors_in
 from ..ir.affine import integer_value
 from ..ir.card import KERNEL_SECONDS, OPERATIONS, Card
 from ..ir.loops import ITEMSIZE, Extern, Graph, Kernel, Node, Ref, extern_reads
@@ -42,7 +43,7 @@ def of_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result
     """Of an operator that runs by itself; a view takes none."""
     if torch_private.is_view(func):
         return 0.0
-    tensors = {id(t): t for t in _leaves((args, kwargs, result))}
+    tensors = {id(t): t for t in tensors_in((args, kwargs, result))}
     moved = sum(t.numel() * t.element_size() for t in tensors.values())
     itemsize = next((t.element_size() for t in tensors.values()), 4)
     return machine.seconds(moved, _operations(func.overloadpacket, args, kwargs, result), itemsize)
@@ -99,11 +100,3 @@ def _operations(packet: Any, args: tuple[Any, ...], kwargs: dict[str, Any], resu
 
 def _shape(value: Any) -> Sequence[int]:
     return value.shape if isinstance(value, torch.Tensor) else value
-
-
-def _leaves(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = tuple(value.values())
-    return [t for v in value for t in _leaves(v)] if isinstance(value, (tuple, list)) else []

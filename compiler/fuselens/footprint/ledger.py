@@ -12,13 +12,14 @@ import functools
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from .. import torch_private
+from ..inputs.structures import tensors_in
 from ..inputs.weightless import Weightless
 from ..record.report import Span
 from . import costs, workspaces
@@ -166,11 +167,11 @@ class Ledger(torch_private.Bystander, Weightless):
                 place.append(self._place(sys._getframe(1)))
             return place[0]
 
-        for k, tensor in enumerate(_tensors((args, kwargs))):
+        for k, tensor in enumerate(tensors_in((args, kwargs))):
             number = self._note(tensor, "", lambda: (), "before")  # one that was there before
             if k == 0 and number is not None and not self.updated and self.blocks[number - 1].kind == "parameters":
                 self.updated = func._schema.is_mutable and self._had_backward and not torch_private.in_backward()
-        made = [t for t in _tensors(result) if type(t) in _PLAIN and t.untyped_storage()._cdata not in self._known]
+        made = [t for t in tensors_in(result) if type(t) in _PLAIN and t.untyped_storage()._cdata not in self._known]
         for tensor in made:
             spans, phase = where()
             self._note(tensor, func.name(), lambda spans=spans: spans, phase)
@@ -179,7 +180,7 @@ class Ledger(torch_private.Bystander, Weightless):
         if made:
             packet = func.overloadpacket.__name__
             of = workspaces.of_tensors
-            self.scratch(packet, of([t for t in _tensors(args) if type(t) in _PLAIN]), of(made), *where())
+            self.scratch(packet, of([t for t in tensors_in(args) if type(t) in _PLAIN]), of(made), *where())
         self.seconds += costs.of_operator(func, args, kwargs or {}, result, self.machine)
         return result
 
@@ -193,7 +194,7 @@ class Ledger(torch_private.Bystander, Weightless):
         """What the operator gives; where data decides how much, as much as it can be."""
         if torch.Tag.dynamic_output_shape not in getattr(func, "tags", ()):
             return super().__torch_dispatch__(func, types, args, kwargs)
-        masks = [t for t in _tensors(args) if t.dtype == torch.bool]
+        masks = [t for t in tensors_in(args) if t.dtype == torch.bool]
         if func.name() == "aten::index.Tensor" and not masks:
             return super().__torch_dispatch__(func, types, args, kwargs)
         self.undecided.append(next(iter(self._place(sys._getframe(2))[0]), None))
@@ -248,13 +249,3 @@ def _as_indices(index: Any) -> list[Any]:
     if isinstance(index, torch.Tensor) and index.dtype == torch.bool:
         return [index.new_zeros(index.numel(), dtype=torch.int64) for _ in range(index.dim())]
     return [index]
-
-
-def _tensors(value: Any) -> Iterable[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        yield from _tensors(tuple(value.values()))

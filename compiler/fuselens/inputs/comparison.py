@@ -24,6 +24,7 @@ from ..record.report import KernelRun, RunResult, Span
 from .compared import argument_names, closeness, plain, table, unlike
 from .kernel_pass import Probed, timed, timed_on_gpu
 from .program_state import ProgramState, RandomState
+from .structures import tensors_in
 
 _BUDGET_SECONDS = 2.0
 _MOST_REPEATS = 200
@@ -196,7 +197,7 @@ def nudged(value: Any) -> Any:
 def _instead(target: str, compiled: Callable[..., Any], inputs: Any) -> str:
     """What of a GPU's code did not run. One input there is enough: with it the graph's kernels are there."""
     module = _target(compiled)
-    tensors = [*_leaves(inputs), *(module.parameters() if isinstance(module, torch.nn.Module) else ())]
+    tensors = [*tensors_in(inputs), *(module.parameters() if isinstance(module, torch.nn.Module) else ())]
     if not target.startswith("cuda") or any(t.is_cuda for t in tensors):
         return ""
     why = "its tensors are on the CPU" if torch.cuda.is_available() else "this machine has no GPU"
@@ -235,9 +236,9 @@ def observe(
         result = fn(*given[0], **given[1])
         found = _gradients(torch.nn.ModuleList(modules), result, given, materialized=True) if gradients else {}
         seconds = time.perf_counter() - start
-        after, left = ProgramState(*roots).values, [_detached(t) for t in _leaves(given)]
+        after, left = ProgramState(*roots).values, [_detached(t) for t in tensors_in(given)]
         if notes is not None:
-            inputs = enumerate(zip(_leaves((args, kwargs)), left, strict=True))
+            inputs = enumerate(zip(tensors_in((args, kwargs)), left, strict=True))
             notes.seconds = seconds
             notes.written = [f"input {number}" for number, (a, b) in inputs if differ(a.detach(), b, "")]
             notes.written += [p for p, value in before.values.items() if differ(value, after.get(p), p)]
@@ -276,7 +277,7 @@ def _peak_bytes(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     is on one, else of the process, in whole pages. None where the system does not tell."""
     module = _target(fn)
     given, given_kwargs = copied(args, gradients), copied(kwargs, gradients)
-    on_gpu = any(t.is_cuda for t in _leaves((given, given_kwargs)))
+    on_gpu = any(t.is_cuda for t in tensors_in((given, given_kwargs)))
 
     def call() -> None:
         result = fn(*given, **given_kwargs)
@@ -345,16 +346,6 @@ def _overlaps(tensor: torch.Tensor) -> bool:
     return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
 
 
-def _leaves(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        return [t for v in value for t in _leaves(v)]
-    return []
-
-
 def _detached(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach()
@@ -367,10 +358,10 @@ def _detached(value: Any) -> Any:
 
 def _gradients(module: Any, result: Any, inputs: Any, *, materialized: bool = False) -> dict[str, Any]:
     """By the name of the input or parameter; ``materialized`` gives zeros where there is none."""
-    named = {f"argument {i}": t for i, t in enumerate(_leaves(inputs)) if t.requires_grad and t.is_leaf}
+    named = {f"argument {i}": t for i, t in enumerate(tensors_in(inputs)) if t.requires_grad and t.is_leaf}
     if isinstance(module, torch.nn.Module):
         named |= {n: p for n, p in module.named_parameters() if p.requires_grad}
-    outputs = [t for t in _leaves(result) if t.requires_grad]
+    outputs = [t for t in tensors_in(result) if t.requires_grad]
     if not outputs or not named:
         return {n: torch.zeros_like(t) for n, t in named.items()} if materialized else {}
     found = torch.autograd.grad(
@@ -469,7 +460,7 @@ def _kernel_runs(
             _gradients(_target(compiled), compiled(*given, **named), (given, named))
 
     with unchanged(compiled, *args, *kwargs.values()):
-        if any(t.is_cuda for t in _leaves((args, kwargs))):
+        if any(t.is_cuda for t in tensors_in((args, kwargs))):
             return tuple(timed_on_gpu(on_gpu, call))
         return tuple(timed(probed, call))
 

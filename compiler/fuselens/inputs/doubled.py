@@ -6,14 +6,14 @@ random numbers are those of the call itself, so both are about the same computat
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from .. import torch_private
+from .structures import tensors_in
 
 WIDER = {
     torch.float32: torch.float64, torch.float16: torch.float64, torch.bfloat16: torch.float64, torch.float64: torch.float64,
@@ -37,18 +37,11 @@ class Exact:
     signed: bool
 
 
-Heard = Callable[[Any, torch.Tensor, torch.Tensor], None]
-"""Is told of an operator, a result of it, and the same in float64."""
-
-
 class Doubled(torch_private.RecordingMode):
-    """Inside, values are kept in float64, too. A value belongs to memory, so views and writes need nothing more.
+    """Inside, values are kept in float64, too. A value belongs to memory, so views and writes need nothing more."""
 
-    ``heard`` is told of each operator's floating results."""
-
-    def __init__(self, heard: Heard | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._heard = heard
         self._wide: dict[tuple[int, torch.dtype], torch.Tensor] = {}  # by storage and dtype: all of its elements
         self._alive: dict[int, Any] = {}  # storages, so that no other takes their place
         self._summed: set[int] = set()  # storages of values in which sums are
@@ -61,13 +54,13 @@ class Doubled(torch_private.RecordingMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self.over or not any(map(_is_known, _tensors((args, kwargs)))):
+        if self.over or not any(map(_is_known, tensors_in((args, kwargs)))):
             return func(*args, **kwargs)
         written = list(_written(func, args, kwargs))
         exact = self._wider(args), self._wider(kwargs)
-        storages = {torch_private.storage_key(t) for t in _tensors((args, kwargs)) if _is_plain(t)}
+        storages = {torch_private.storage_key(t) for t in tensors_in((args, kwargs)) if _is_plain(t)}
         result = func(*args, **kwargs)
-        made = [t for t in _tensors(result) if _is_plain(t) and torch_private.storage_key(t) not in storages]
+        made = [t for t in tensors_in(result) if _is_plain(t) and torch_private.storage_key(t) not in storages]
         if written or any(map(_is_known, made)):
             if not _keeps_zeros(func) or not self._summed.isdisjoint(storages):
                 self._summed.update(map(torch_private.storage_key, (*made, *written)))
@@ -119,10 +112,10 @@ class Doubled(torch_private.RecordingMode):
         if not _is_random(func):
             try:
                 with torch.no_grad():
-                    found = list(_tensors(func(*exact[0], **exact[1])))
+                    found = list(tensors_in(func(*exact[0], **exact[1])))
             except Exception:  # noqa: BLE001 - an operator without a kernel for float64: its result counts as exact
                 found = []
-        results = list(_tensors(result))
+        results = list(tensors_in(result))
         if len(found) != len(results):
             found = results
             for tensor in written:
@@ -133,10 +126,6 @@ class Doubled(torch_private.RecordingMode):
                 mine = self._wide_of(tensor)
                 if wide.shape == mine.shape:
                     mine.copy_(wide)
-        if self._heard is not None:
-            for tensor in (*made, *written):
-                if _is_known(tensor) and tensor.numel():
-                    self._heard(func, tensor, self._wide_of(tensor))
 
 
 def _is_plain(value: Any) -> bool:
@@ -156,30 +145,10 @@ def _is_random(func: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
-
-
 def _written(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
     """What an operator writes to."""
     schema = getattr(func, "_schema", None)
     for position, argument in enumerate(schema.arguments if schema is not None else ()):
         if argument.alias_info is not None and argument.alias_info.is_write:
             given = args[position] if position < len(args) else kwargs.get(argument.name)
-            yield from (t for t in _tensors(given) if _is_plain(t))
-
-
-def innermost_line(files: frozenset[str]) -> tuple[str, int] | None:
-    """The line of one of ``files`` that is being executed."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_filename in files:
-            return frame.f_code.co_filename, frame.f_lineno
-        frame = frame.f_back
-    return None
+            yield from (t for t in tensors_in(given) if _is_plain(t))

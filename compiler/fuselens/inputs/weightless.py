@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 import mmap
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from .. import torch_private
+from .structures import tensors_in
 
 LARGE = 1 << 21
 """Elements of a tensor whose values are not computed."""
@@ -45,7 +46,7 @@ class Weightless(torch_private.RecordingMode):
         if any(map(torch_private.is_distributed, types)):
             return NotImplemented  # its parts come by themselves
         kwargs = kwargs or {}
-        tensors = list(_tensors((args, kwargs)))
+        tensors = list(tensors_in((args, kwargs)))
         large = any(map(self._is_large, tensors)) if tensors else _makes_large(func, args, self._least)
         if not large or func in _READS or torch_private.shares_memory(func) or not all(map(_is_plain, tensors)):
             return func(*args, **kwargs)
@@ -101,16 +102,6 @@ def memory_of(count: int, dtype: torch.dtype) -> torch.UntypedStorage:
         made = torch.empty(-(-count // dtype.itemsize), dtype=dtype)
         return made.fill_(0.5 if dtype.is_floating_point or dtype.is_complex else 0).untyped_storage()
     return torch.frombuffer(mmap.mmap(-1, count, **_UNRESERVED), dtype=torch.uint8).untyped_storage()
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        yield from _tensors(tuple(value.values()))
 
 
 def is_large(tensor: torch.Tensor, least: int = LARGE) -> bool:

@@ -67,10 +67,10 @@ def kinds(subject: Subject) -> Iterator[Kind]:
     yield from other_values(args, kwargs)
     yield from _other_memory(args, kwargs)
     if example.dynamic:
-        for variant in (4, 5):
+        for variant, name in ((4, "other sizes"), (5, "other sizes again")):
             seeded()
             other = subject.inputs(variant)
-            yield Kind("other sizes", other.args, other.kwargs)
+            yield Kind(name, other.args, other.kwargs)
     yield from _other_sizes(args, kwargs)
     yield from _other_numbers(args, kwargs)
     yield from _other_settings(subject.target, args, kwargs)

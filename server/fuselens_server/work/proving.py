@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fuselens.record import wire
 from fuselens.record.report import Proof, Report
 
 from ..client.configuration import NotAllowedError, Settled
-from ..client.refreshes import Refreshes
 from ..texts.session import Checked, Document
 from .explaining import explained
 from .keyed_tasks import KeyedTasks
@@ -21,28 +21,17 @@ from .worker_pool import StartError, WorkerDiedError, WorkerPool
 logger = logging.getLogger(__name__)
 
 
-class Client(Protocol):
-    """What a proof needs of the editor's side."""
-
-    refreshes: Refreshes
-
-    def send_status(self) -> None: ...
-
-    def publish(self, document: Document) -> None: ...
-
-    def documents_changed(self, changed: list[str]) -> None: ...
-
-    def document_uris(self, document: Document) -> list[str]: ...
-
-
 class Proofs:
     """At most one per document, function by function. It gives way to everything else, and begins again then."""
 
-    def __init__(self, configuration: Settled, pool: WorkerPool, client: Client) -> None:
+    def __init__(
+        self, configuration: Settled, pool: WorkerPool, on_change: Callable[[], None], taken: Callable[[Document], None]
+    ) -> None:
         self._configuration = configuration
         self._pool = pool
-        self._client = client
-        self._tasks = KeyedTasks[Document](lambda document: f"proving {document.path}", client.send_status)
+        self._on_change = on_change
+        self._taken = taken
+        self._tasks = KeyedTasks[Document](lambda document: f"proving {document.path}", on_change)
         self._folder: Path | None = None
 
     @property
@@ -67,7 +56,7 @@ class Proofs:
 
     async def _prove(self, document: Document, checked: Checked, wanted: list[Report]) -> None:
         source = checked.text.origin.text.removeprefix("\ufeff")
-        self._client.send_status()
+        self._on_change()
         for report in wanted:
             try:
                 proof = await self._proved(document, report, source)
@@ -78,9 +67,7 @@ class Proofs:
                 report.diagnostics = [d for d in report.diagnostics if report.proof is None or d != report.proof.fault]
                 report.diagnostics += [proof.fault] if proof.fault is not None else []
                 report.proof = proof
-                self._client.publish(document)
-                self._client.documents_changed(self._client.document_uris(document))
-                self._client.refreshes.ask_for_annotations()
+                self._taken(document)
 
     async def _proved(self, document: Document, report: Report, source: str) -> Proof:
         settings, environment = await self._configuration.settled(document.path)

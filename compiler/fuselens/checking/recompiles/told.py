@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ...config import Config
+from ...inputs.structures import tensors_in
 from ...record import diagnostics
 from ...record.report import CallSite, Diagnostic, Foreseen, Passed, Span
 from ...slices import Heard, described, function_of
@@ -127,20 +128,10 @@ def _vary_beyond_one(calls: Sequence[Heard]) -> bool:
     given: dict[tuple[str, int], list[Any]] = {}
     for call in calls:
         for name, value in _named(call).items():
-            for tensor in _tensors(value):
+            for tensor in tensors_in(value):
                 given.setdefault((name, tensor.dim()), []).append(tensor)
     varying = (sizes for tensors in given.values() for sizes in _varying(tensors).values())
     return any(sum(size > 1 for size in sizes) > 1 for sizes in varying)
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
 
 
 def _is_of_sizes(failed: Failed) -> bool:

@@ -23,8 +23,8 @@ def headline(proof: Proof) -> str:
         return "not compiled, so nothing is proved"
     if not proof.tried:
         return "not proved"
-    said = ", ".join(filter(None, (_error(proof), _double(proof.tried))))
-    return f"✓ equals eager{f' ({said})' if said else ''}".replace(", float64", "; float64")
+    said = "; ".join(filter(None, (_error(proof), _double(proof.tried))))
+    return f"✓ equals eager{f' ({said})' if said else ''}"
 
 
 def _error(proof: Proof) -> str:
