@@ -144,4 +144,5 @@ def test_the_palette_has_it_all(workbench: Workbench, workspace: Path) -> None:
     workbench.run("Fuselens: Unpin a Kernel")
     until("no pin", lambda: not pin.is_file())
     workbench.run("Fuselens: Discard an Edited Kernel")
+    workbench.press_in_notification("Discard")
     until("no draft", lambda: not draft.is_file())

@@ -1,20 +1,25 @@
-"""Asks children for what is foreseen, as the command line does."""
+"""Asks a worker for what is foreseen, as the language server does."""
 
 import pytest
 
-from fuselens.checking.isolation import Supervisor, preload
-from fuselens.record import wire
+from tests.support.workers import Client
 
 
 @pytest.fixture(scope="package")
-def ask():
-    preload()
-    children = Supervisor(jobs=1)
+def cache(tmp_path_factory):
+    return {"FUSELENS_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
+
+
+@pytest.fixture(scope="package")
+def ask(cache):
+    worker = Client("--jobs", "1", environment=cache)
+    ready = worker.event()
+    assert ready is not None and ready.file is None, ready
 
     def asked(path, text=None):
-        event = children.call(wire.Request(1, "recompiles", str(path), text))
-        assert event.file is not None
-        return event.file
+        file = worker.result(worker.send("recompiles", path, text)).file
+        assert file is not None
+        return file
 
     yield asked
-    children.close()
+    worker.close()

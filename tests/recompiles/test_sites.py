@@ -1,5 +1,6 @@
 """Where calls are found, what of them is known, and what is said where it is not."""
 
+import os
 import subprocess
 import sys
 
@@ -91,11 +92,11 @@ def test_a_call_that_the_program_does_not_get_to(tmp_path, ask):
     assert "line 14: the program does not get there" in "\n".join(foreseen.lines(told, str(path)))
 
 
-def test_calls_of_recorded_runs(tmp_path, ask, monkeypatch):
+def test_calls_of_recorded_runs(tmp_path, ask, cache):
     path = tmp_path / "recorded.py"
     path.write_text(HEAD + "for n in map(int, sys.argv[1:]):\n    step(torch.ones(n))\n")
-    monkeypatch.setenv("FUSELENS_CACHE_DIR", str(tmp_path / "cache"))
-    subprocess.run([sys.executable, "-m", "fuselens.cli", "record", str(path), "4", "5", "6"], check=True)
+    recorded = [sys.executable, "-m", "fuselens.cli", "record", str(path), "4", "5", "6"]
+    subprocess.run(recorded, env=os.environ | cache, check=True)
     _, told = only(ask(path))
     assert told.compilations == 2 and told.doubts == ("only calls of recorded runs are known",)
     assert [site.recorded for site in told.places] == [True]

@@ -26,6 +26,28 @@ from .conftest import GOOD
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)]
 
+STEPS = """\
+import fuselens
+import torch
+from torch import nn
+
+
+def batch():
+    return torch.randn(512, 16)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 64), nn.Linear(64, 1)
+
+    def forward(self, x):
+        return self.second(torch.sin(self.first(x)))
+
+
+net = fuselens.compile(Net(), example_inputs=batch)
+optimizer = torch.optim.AdamW(net.parameters())
+"""
 FILE = GOOD.replace("import torch", "import time\nimport torch")
 SLOW = FILE.replace("    return torch.ones(8)", "    time.sleep(60)\n    return torch.ones(8)")
 COMMUNICATES = FILE.replace("    return x * b", "    torch.distributed.all_reduce(x)\n    return x * b")
@@ -46,6 +68,22 @@ async def collectives(file: Any) -> list[tuple[str, str]]:
         for d in await file.save(COMMUNICATES)
         if str(d.code) == "FL931" and d.severity == lsp.DiagnosticSeverity.Information
     ]
+
+
+async def of_steps(file: Any) -> set[str]:
+    """What is said of the memory of a training step."""
+    return {code for code in await codes(file, STEPS) if code.startswith("FL63")}
+
+
+async def step_of_hover(file: Any) -> str:
+    """What the hover of a line tells of the memory of a step."""
+    await file.save(STEPS)
+    return (await file.hover("torch.sin") or "").replace("&nbsp;", " ")
+
+
+async def sizes_of_steps(file: Any) -> bool:
+    """Whether a step is said to be predicted with another batch."""
+    return any("for batch=64" in str(found.message) for found in await file.save(STEPS))
 
 
 async def kernels(file: Any) -> set[str]:
@@ -82,6 +120,7 @@ async def listens(file: Any) -> bool:
 
 
 UNPROVED = {"proveSeconds": 0, "foretellRecompiles": False}
+BESIDE = {"stepSizes": {"stepLimit": "1KiB"}}  # what another setting needs to be of any use
 EFFECTS: dict[str, tuple[Any, Look, Callable[[Any], bool], Callable[[Any], bool]]] = {
     # name → another value; what to look at; what is seen before, and after
     "timeout": (3, lambda file: codes(file, SLOW), lambda seen: False, lambda seen: "FL905" in seen),
@@ -112,6 +151,9 @@ EFFECTS: dict[str, tuple[Any, Look, Callable[[Any], bool], Callable[[Any], bool]
     "inlayHints": (False, lambda file: file.hints(), bool, lambda seen: seen == []),
     "tryFixes": (False, lambda file: said(file, "trying out fixes"), bool, lambda seen: seen is False),
     "pins": (False, of_pins, lambda seen: seen == {"FL621"}, lambda seen: seen == set()),
+    "card": ("h100", step_of_hover, lambda seen: "of a step" not in seen, lambda seen: "at the peak of a step" in seen),
+    "stepLimit": ("1KiB", of_steps, lambda seen: seen == set(), lambda seen: seen == {"FL630"}),
+    "stepSizes": ("batch=64", sizes_of_steps, lambda seen: seen is False, bool),
     "live": (True, listens, lambda seen: seen is False, bool),
     "foretellRecompiles": (
         True,
@@ -194,7 +236,7 @@ async def test_a_change_takes_effect(begun: tuple[Any, Any], name: str) -> None:
     try:
         if name != "timeout":  # whose default is a minute
             await comes(file, look, before)
-        await changed(file, {name: value})
+        await changed(file, {name: value} | BESIDE.get(name, {}))
         await comes(file, look, after)
         if name in ("codeLens", "codeLensShow", "inlayHints", "execution"):
             assert before(await look(other)), "the other folder has its own"

@@ -22,8 +22,7 @@ from fuselens.record import wire
 
 if TYPE_CHECKING:
     from fuselens.record.report import Diagnostic
-
-    from .conftest import Client
+    from tests.support.workers import Client
 
 HEAD = """import ctypes, fuselens, os, shutil, signal, socket, sqlite3, subprocess, sys, threading
 import numpy, torch

@@ -18,6 +18,7 @@ import pytest
 from fuselens.record import wire
 from fuselens.record.report import Diagnostic, FileReport
 from fuselens.worker import Preloads
+from tests.support.workers import Client
 
 GOOD = """import fuselens
 from jaxtyping import Float32
@@ -27,7 +28,7 @@ def double(x: Float32[Tensor, "n"]):
     return x * 2
 """
 LOOP = "while True:\n    pass\n"
-Client = Any
+
 Under = Callable[[str, Diagnostic], str]
 PATH = "/nowhere/example.py"  # sources are sent along: the file itself need not exist
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import flop_registry
 
 from .. import torch_private
 from ..codegen.traffic import bytes_moved
@@ -82,6 +81,8 @@ def of_node(graph: Graph, node: Node, numbers: Mapping[str, int], machine: Machi
 
 def _operations(packet: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> float:
     """Of products, convolutions and attention, as torch counts them; 0 of others."""
+    from torch.utils.flop_counter import flop_registry  # imports Triton, where there is one
+
     count = flop_registry.get(packet)
     name = getattr(packet, "__name__", "")
     try:
