@@ -684,7 +684,7 @@ def compare(
     result = comparison.compare(
         fn, compiled, args, named, function=function, gradients=gradients, progress=progress, unpooled=without_pool,
         target=config.target, probed=recorder.probed,
-        on_gpu=lambda: [k for graph in found.graphs for k in programs.runs(graph.id, graph.kernels)],
+        on_gpu=lambda: [k for graph in found.graphs for k in programs.runs(graph.id, graph.work)],
     )  # fmt: skip
     if config.backend != "fuselens":  # its author compares graphs as they were captured
         return result

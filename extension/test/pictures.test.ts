@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { FusedGraph, LastRun, TimedPart } from "../src/server/protocol";
-import { fitted, flame, REST, shares, timeline } from "../webviews/pictures/figures";
-import { bytesText, percentText, secondsText, ticks } from "../webviews/pictures/format";
+import { decades, fitted, flame, points, REST, shares, timeline } from "../webviews/pictures/figures";
+import { bytesText, numberText, operationsText, percentText, secondsText, ticks } from "../webviews/pictures/format";
 import { NO_MARKS, paint, type Theme } from "../webviews/pictures/paint";
 import { arranged, kernelKey, matches, nodeTitle, spared, type Box, type Options } from "../webviews/pictures/scene";
 import { SvgSurface } from "../webviews/pictures/surface";
@@ -151,13 +151,26 @@ const RUN: LastRun = {
   ],
 };
 
-test("a kernel's share is the time of a copy by its own", () => {
+const TIMED = { phase: "forward", library: false, told: "", place: null };
+
+test("a kernel's share is that of its limit", () => {
   const [first, second] = shares([
-    { name: "k", phase: "forward", seconds: 0.001, bytes: 5e6, copy: 0.0005, place: null },
-    { name: "unknown", phase: "forward", seconds: 0.01, bytes: null, copy: null, place: null },
+    { ...TIMED, name: "k", seconds: 0.001, bytes: 5e6, operations: 1e6, share: 0.5 },
+    { ...TIMED, name: "unknown", seconds: 0.01, bytes: null, operations: null, share: null },
   ]);
   assert.deepEqual([first?.rate, first?.share], [5e9, 0.5]);
   assert.deepEqual([second?.rate, second?.share], [undefined, undefined]);
+});
+
+test("kernels that do operations on bytes are below the roof", () => {
+  const found = points([
+    { ...TIMED, name: "copy", seconds: 0.001, bytes: 4e6, operations: 0, share: 0.9 },
+    { ...TIMED, name: "exp", seconds: 0.001, bytes: 4e6, operations: 2e7, share: 0.5 },
+    { ...TIMED, name: "unknown", seconds: 0.01, bytes: null, operations: null, share: null },
+  ]);
+  assert.deepEqual(found.map(({ number, intensity, speed }) => [number, intensity, speed]), [[1, 5, 2e10]]);
+  assert.deepEqual(decades(0.2, 30), [0.1, 1, 10, 100]);
+  assert.deepEqual([operationsText(1.36e11), numberText(0.1)], ["136 G/s", "0.1"]);
 });
 
 test("a timeline begins before what was compiled first", () => {

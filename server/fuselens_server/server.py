@@ -40,6 +40,7 @@ from .work.fix_trials import FixTrials
 from .work.foretelling import Foretelling
 from .work.later_texts import LaterTexts
 from .work.live import LiveRuns
+from .work.machines import Machines
 from .work.proving import Proofs
 from .work.since import Comparing
 from .work.warming import Warming
@@ -79,7 +80,8 @@ class FuselensServer(LanguageServer):
         self.checks = Checks(self, self.configuration, self.session, self.pool)
         self.warming = Warming(self.configuration, self.pool, self.publish, self.send_status)
         self.trials = FixTrials(self.configuration, self.pool, self.send_status)
-        self.proofs = Proofs(self.configuration, self.pool, self.send_status, self._told_later)
+        self.machines = Machines(self.configuration, self.pool)
+        self.proofs = Proofs(self.configuration, self.pool, self.machines, self.send_status, self._told_later)
         self.since = Comparing(self.configuration, self.pool, self.refreshes.marked, self.send_status)
         self.foretelling = Foretelling(self.configuration, self.pool, self.send_status, self._told_later)
         self.later_texts = LaterTexts(self.configuration, self.session, self.pool, self.documents_changed)

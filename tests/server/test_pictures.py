@@ -9,8 +9,8 @@ import pytest
 
 from fuselens.live import Event, KernelTime
 from fuselens.record import diagnostics as codes
-from fuselens.record.report import KernelRun, MemoryStep, Operation, RunResult, Timing
-from fuselens_server.pictures.bandwidth import copied_bytes_per_second
+from fuselens.record.limits import with_limits
+from fuselens.record.report import KernelRun, Machine, MemoryStep, Operation, RunResult, Timing
 from fuselens_server.pictures.data import Pictures, pictures
 from fuselens_server.texts.convert import SourceText
 from fuselens_server.texts.observed import MOST_MOMENTS, Observed
@@ -20,7 +20,7 @@ from fuselens_server.texts.view import KeptRun
 LINE = 3  # of the toy's decorator: where its code begins
 
 
-def shown(toy: Any, *events: Event, copied: float | None = None, edits: tuple[Any, ...] = ()) -> Pictures:
+def shown(toy: Any, *events: Event, machine: Machine | None = None, edits: tuple[Any, ...] = ()) -> Pictures:
     """Of a report whose first graph has a structure, a memory curve and timings."""
     file = toy.file()
     graph = file.functions[0].graphs[0]
@@ -40,7 +40,7 @@ def shown(toy: Any, *events: Event, copied: float | None = None, edits: tuple[An
     for event in events:
         seen.take(1, dataclasses.replace(event, file=toy.path, function="toy", line=LINE))
     ran = {"observed": seen, "ran": TrackedText.unedited(SourceText(toy.text))} if events else {}
-    return pictures(toy.view(report=file, edits=edits, **ran), "toy", copied)
+    return pictures(toy.view(report=file, edits=edits, **ran), "toy", machine)
 
 
 def test_a_graph_is_nodes_and_edges_by_kernel(toy: Any):
@@ -93,8 +93,14 @@ def test_time_is_a_tree_whose_parts_fit(toy: Any):
     fits(timing)
 
 
+LINE = ((1, 2e10),)
+MACHINE = Machine(
+    "a machine", LINE, LINE, LINE, {"plain": 1e9, "exp": 1e8, "product float32": 1e11}, 1e-8, "2026-01-31"
+)
+
+
 def test_without_a_run_there_are_no_times(toy: Any):
-    data = shown(toy, copied=1e9)
+    data = shown(toy, machine=MACHINE)
     assert data["run"] is None
     assert data["rooflines"] == []
 
@@ -124,30 +130,34 @@ def test_a_run_that_compiles_for_ever_is_counted(toy: Any):
 def test_timed_kernels_have_bytes(toy: Any):
     place = toy.span(toy.text, "a / (a.abs() + 1)")
     times = (KernelTime("fused_0", "forward", (place,), 40, 0.004, 6144),)
-    data = shown(toy, Event("graph"), Event("kernels", kernels=times), copied=2e10)
+    data = shown(toy, Event("graph"), Event("kernels", kernels=times), machine=MACHINE)
     (roofline,) = data["rooflines"]
     assert roofline["source"] == "The last run of train.py"
     (timed,) = roofline["kernels"]
-    assert (timed["seconds"], timed["bytes"], timed["copy"]) == (0.0001, 6144, 6144 / 2e10)
+    assert (timed["seconds"], timed["bytes"]) == (0.0001, 6144)
+    assert timed["share"] == pytest.approx(6144 / 2e10 / 0.0001)
+    assert roofline["roof"] is not None and roofline["roof"]["memory"] == 2e10
 
 
 def test_run_times_kernels_too(toy: Any):
     place = toy.span(toy.text, "x * b")
     kernels = (
-        KernelRun("quick", 0, "forward", (place,), 64, 1e-7),
-        KernelRun("slow", 0, "forward", (place,), 1 << 24, 2e-3, 1e-3),
+        KernelRun("quick", 0, "forward", (place,), 64, 0, seconds=1e-7),
+        KernelRun("slow", 0, "forward", (place,), 10**7, 10**7, {"exp": 5e4}, seconds=2e-3),
         KernelRun("unknown", 0, "forward"),
     )
-    result = RunResult("toy", True, "", kernels=kernels)
+    result = with_limits(RunResult("toy", True, "", kernels=kernels, compiled_seconds=3e-3), MACHINE)
     (roofline,) = pictures(toy.view(report=toy.file(), runs={"toy": KeptRun(result, "")}), "toy")["rooflines"]
-    assert [(k["name"], k["seconds"], k["copy"]) for k in roofline["kernels"]] == [
-        ("slow", 2e-3, 1e-3),
-        ("quick", 1e-7, None),
+    assert [(k["name"], k["seconds"], k["share"], k["operations"]) for k in roofline["kernels"]] == [
+        ("slow", 2e-3, 0.5, 5e5),
+        ("quick", 1e-7, 0.1, 0.0),
     ]
-
-
-def test_copies_move_bytes():
-    assert 1e8 < copied_bytes_per_second() < 1e13
+    assert roofline["sentences"] == []  # one kernel could not be timed
+    result.kernels = result.kernels[:2]
+    (roofline,) = pictures(toy.view(report=toy.file(), runs={"toy": KeptRun(result, "")}), "toy")["rooflines"]
+    assert roofline["sentences"] == [
+        "a call: 3 ms, 33 % of what memory allows; the next gain is `slow`, `quick` in line 11: 2 ms, where 1 ms would do"
+    ]
 
 
 @pytest.mark.asyncio(loop_scope="module")

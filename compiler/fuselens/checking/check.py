@@ -24,6 +24,7 @@ from ..capture import classify
 from ..config import Config, from_environment
 from ..inputs import recorded_inputs
 from ..inputs.example_inputs import ExampleInputs
+from ..limits.measuring import with_machine
 from ..proving.proof import Prover
 from ..record import diagnostics
 from ..record.report import Diagnostic, FileReport, Proof, Report, RunResult, Span
@@ -196,7 +197,8 @@ def run_function(
             )  # fmt: skip
             for refused in sandbox.take():  # and caught by the program
                 raise FileRefused(refused)
-            return result
+            given = inputs.args, inputs.kwargs
+            return with_machine(result, given, function.config, lambda what: say(f"{qualname}: {what}"))
     except FileRefused as refusal:
         error = refusal.diagnostic
         return RunResult(qualname, agrees=False, detail=error.message, error=error)

@@ -20,6 +20,7 @@ import torch
 from .. import api, sandbox
 from ..config import Config, assembly_of, from_environment
 from ..inputs.example_inputs import ExampleInputs
+from ..limits.measuring import of_target
 from ..pins import project
 from ..pipeline import Recorder
 from ..record import diagnostics
@@ -166,6 +167,7 @@ def _called(
         else:
             recorder.report.inputs = call.stated
             recorder.report.diagnostics += call.assumed
+            recorder.report.machine = of_target(recorder.report.target, call.config)
             return FunctionCheck(annotated, recorder.report, recorder, call.fingerprint)
     except SystemExit as error:
         stack = user_stack(error, file.path)

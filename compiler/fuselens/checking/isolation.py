@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .. import config, sandbox
-from ..record import diagnostics, notices, wire
+from ..record import diagnostics, notices, plain, wire
 from ..record.report import Diagnostic, FileReport, RunResult, Span
 from ..source import discovery
 from ..system import ownership, source_text
@@ -591,6 +591,14 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
         if request.options.get("idle"):
             _step_back()
         send(wire.Event(request.id, "result", text=probing.of_probe(request, chosen)))
+    elif request.method == "machine":
+        from ..limits import measuring
+
+        if request.options.get("idle"):
+            _step_back()
+        device, again = request.options.get("device", "cpu"), bool(request.options.get("again"))
+        found = measuring.machine(device, chosen, progress, again=again)
+        send(wire.Event(request.id, "result", text=json.dumps(plain.to_plain(found))))
     elif request.method == "kernel":
         from .edited import answers as edited
 

@@ -60,6 +60,10 @@ _EXAMPLES = {
         "fuselens recompiles train.py                  # how often each function will be compiled, and why",
         "fuselens recompiles model.py::step --format json",
     ),
+    "limits": (
+        "fuselens limits                      # what this machine can do: measured once",
+        "fuselens limits model.py::step       # how far its kernels are from that, and where the next gain is",
+    ),
     "record": ("fuselens record train.py --epochs 1",),
     "codes": ("fuselens codes", "fuselens codes FL101"),
     "cache": (
@@ -108,6 +112,11 @@ def parser() -> argparse.ArgumentParser:
     _explain(command("explain", checks.explain, "print the whole report of one function or file"))
     _effects(command("run", runs.run, "run a function compiled and eagerly, compare and time both"))
     _verify(command("verify", runs.verify, "prove that a function gives eager's values, on many kinds of calls"))
+    _limits(
+        command(
+            "limits", runs.machine_limits, "say what this machine can do, and how far a function's kernels are from it"
+        )
+    )
     bench = command("bench", runs.bench, "time a function in each mode beside eager, in processes of their own")
     bench.add_argument(
         "--modes", default="", help="default, reduce-overhead, max-autotune, …; by default the one that is annotated"
@@ -180,6 +189,14 @@ def _verify(command: argparse.ArgumentParser) -> None:
     _effects(command)
 
 
+def _limits(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--format", choices=("text", "json"), default="text", help="text for readers; json: all figures"
+    )
+    command.add_argument("--again", action="store_true", help="measure this machine again: it was busy, or has changed")
+    _effects(command, required=False)
+
+
 def _check(command: argparse.ArgumentParser) -> None:
     command.add_argument("paths", nargs="+", metavar="PATH", help="files, directories, or FILE.py::function")
     command.add_argument(
@@ -211,9 +228,9 @@ def _explain(command: argparse.ArgumentParser) -> None:
     _report_options(command)
 
 
-def _effects(command: argparse.ArgumentParser) -> None:
+def _effects(command: argparse.ArgumentParser, required: bool = True) -> None:
     """The arguments of commands that run functions."""
-    command.add_argument("target", metavar="FILE.py[::function]")
+    command.add_argument("target", metavar="FILE.py[::function]", nargs=None if required else "?", default="")
     command.add_argument("--no-gradients", action="store_true", help="compare the forward only")
     command.add_argument(
         "--allow-effects", action="store_true",

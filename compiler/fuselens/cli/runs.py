@@ -14,8 +14,10 @@ from ..bisecting.bisection import Bisection
 from ..bisecting.faults import Faults
 from ..checking.isolation import Supervisor, name_span
 from ..record import plain, views, wire
+from ..record.limits import distance
+from ..record.printed import distance as printed_distance
 from ..record.printed import proved
-from ..record.report import Proof, RunResult
+from ..record.report import Machine, Proof, RunResult
 from ..system import console
 from .compiled import limits, options_of, supervisor
 from .progress import Progress, progress, say
@@ -32,6 +34,33 @@ def run(arguments: argparse.Namespace) -> int:
     for result in results:
         say(views.run_text(result))
     return int(not all(r.agrees and r.gradients_agree is not False and not r.uncompiled for r in results))
+
+
+def machine_limits(arguments: argparse.Namespace) -> int:
+    """What the machine can do; of functions, how far their kernels are from it. Status 1 where a function was not run."""
+    chosen = _named(arguments.target) if arguments.target else []
+    options = {"device": "cuda" if (arguments.device or "").startswith("cuda") else "cpu", "again": arguments.again}
+    with progress(len(chosen) + 1) as shown, supervisor(arguments, shown) as children:
+        asked = wire.Request(0, "machine", options=options_of(arguments) | options, limits=limits(arguments))
+        answer = children.call(asked, shown.saying("this machine"))
+        shown.done()
+        results = [event.run for event in _asked("run", chosen, arguments, children, shown) if event.run is not None]
+    if not answer.text:
+        raise UsageError(f"this machine was not measured: {_why(answer)}")
+    machine = plain.from_plain(Machine, json.loads(answer.text))
+    if arguments.format == "json":
+        distances = [{phase: plain.to_plain(distance(r, phase)) for phase in ("forward", "backward")} for r in results]
+        functions = [plain.to_plain(r) | {"distance": d} for r, d in zip(results, distances, strict=True)]
+        console.say(json.dumps({"machine": plain.to_plain(machine), "functions": functions}, indent=2))
+    else:
+        for result in results:
+            say(views.run_text(result))
+        say("\n".join(printed_distance.machine_lines(machine)))
+    return int(any(r.error is not None for r in results))
+
+
+def _why(answer: wire.Event) -> str:
+    return answer.file.diagnostics[0].message if answer.file is not None and answer.file.diagnostics else "no answer"
 
 
 def _named(target: str) -> list[Target]:

@@ -12,7 +12,8 @@ from .expressions import names_in
 
 
 def bytes_moved(kernel: Kernel, graph: Graph) -> tuple[Expr, Expr]:
-    """Bytes read and written per call, each element counted once per access pattern (caches are assumed to work)."""
+    """Bytes read and written per call, each element counted once per access pattern (caches are assumed to work: what a kernel wrote
+    before is in one)."""
     return _bytes(kernel, graph, "load"), _bytes(kernel, graph, "store")
 
 
@@ -24,11 +25,14 @@ def seconds_to_move(kernel: Kernel, graph: Graph) -> float:
 def _bytes(kernel: Kernel, graph: Graph, kind: str) -> Expr:
     most: dict[str, Expr] = {}
     seen: set[tuple[str, Expr]] = set()
+    written: set[str] = set()
     for phase in kernel.phases:
         axes = (*kernel.axes, *phase.axes)
         here: dict[str, Expr] = {}
         for op in phase.body:
-            if op.op != kind:
+            if op.op == "store":
+                written.add(op.args[0])
+            if op.op != kind or (kind == "load" and op.args[0] in written):
                 continue
             storage, index = op.args[0], sympy.sympify(op.args[1])
             if (storage, index) in seen:

@@ -453,16 +453,17 @@ def _kernel_runs(
     """Times the kernels of calls as they were timed, and of calls with their gradients as they were compared."""
 
     def call() -> None:
-        given, named = copied(args, False), copied(kwargs, False)
-        compiled(*given, **named)
-        if gradients:
-            given, named = copied(args, True), copied(kwargs, True)
-            _gradients(_target(compiled), compiled(*given, **named), (given, named))
+        compiled(*copied(args, False), **copied(kwargs, False))
 
+    def training() -> None:
+        given, named = copied(args, True), copied(kwargs, True)
+        _gradients(_target(compiled), compiled(*given, **named), (given, named))
+
+    calls = (call, training) if gradients else (call,)
     with unchanged(compiled, *args, *kwargs.values()):
         if any(t.is_cuda for t in tensors_in((args, kwargs))):
-            return tuple(timed_on_gpu(on_gpu, call))
-        return tuple(timed(probed, call))
+            return tuple(timed_on_gpu(on_gpu, *calls))
+        return tuple(timed(probed, *calls))
 
 
 def _place(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], returned: bool) -> Span | None:

@@ -6,8 +6,6 @@ torch's profiler says how long each kernel ran.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -24,56 +22,62 @@ if TYPE_CHECKING:
 _BUILDING = 10.0  # seconds after which no more copies are built
 _CALLING = 0.5  # seconds for calls
 _MOST_CALLS = 50
-_LEAST_COPY = 32 * 1024  # bytes below which the call of a copy takes longer than the copy
-_LARGEST_COPY = 1 << 30
 
 Probed = tuple[Sequence[KernelRun], "Probe"]  # the kernels of a unit, without their times, and what times them
 
 
-def timed(probed: Iterable[Probed], call: Callable[[], object]) -> list[KernelRun]:
-    """The kernels with the median time of each in repeated calls of ``call``; those that could not be timed lack it."""
+def timed(
+    probed: Iterable[Probed], call: Callable[[], object], training: Callable[[], object] | None = None
+) -> list[KernelRun]:
+    """The kernels with the median time of each in repeated calls of ``call``, and those that are in calls of ``training`` alone; those
+    that could not be timed lack it."""
     end, armed, left = time.perf_counter() + _BUILDING, [], []
     for kernels, probe in probed:
         if time.perf_counter() < end and probe.arm():
             armed.append((kernels, probe))
         else:
             left += kernels
-    taken: list[list[list[float]]] = [[[] for _ in kernels] for kernels, _ in armed]
     try:
-        _repeat(call, [probe for _, probe in armed], taken)
+        taken = [_repeat(each, armed) for each in (call, training) if each is not None]
     finally:
         for _, probe in armed:
             probe.disarm()
-    found = [
-        replace(kernel, seconds=statistics.median(times)) if times else kernel
-        for (kernels, _), of_unit in zip(armed, taken, strict=True)
-        for kernel, times in zip(kernels, of_unit, strict=True)
-    ]
-    return [_with_copy(kernel, "cpu") for kernel in found] + left
+    kernels = [kernel for of_unit, _ in armed for kernel in of_unit]
+    return [*map(_with_times, kernels, zip(*taken, strict=True)), *left]
 
 
-def _repeat(call: Callable[[], object], probes: Sequence[Probe], taken: list[list[list[float]]]) -> None:
+def _with_times(kernel: KernelRun, taken: Sequence[Sequence[float]]) -> KernelRun:
+    """With the median of the first times that there are: those of calls, and those of calls in training."""
+    times = next(filter(None, taken), None)
+    return kernel if times is None else replace(kernel, seconds=statistics.median(times), trains=not taken[0])
+
+
+def _repeat(call: Callable[[], object], armed: Sequence[Probed]) -> list[list[float]]:
+    """The seconds that each kernel took in calls."""
+    taken: list[list[float]] = [[] for kernels, _ in armed for _ in kernels]
     call()  # the first one loads what was built
     end = time.perf_counter() + _CALLING
-    for turn in range(_MOST_CALLS if probes else 0):
+    for turn in range(_MOST_CALLS if armed else 0):
         if turn >= 3 and time.perf_counter() > end:
             break
-        before = [probe.read() for probe in probes]
+        before = [known for _, probe in armed for known in probe.read()]
         call()
-        for probe, old, times in zip(probes, before, taken, strict=True):
-            for (calls, seconds), (had, spent), of_kernel in zip(probe.read(), old, times, strict=True):
-                if calls > had:
-                    of_kernel.append((seconds - spent) / (calls - had))
+        after = [known for _, probe in armed for known in probe.read()]
+        for (calls, seconds), (had, spent), times in zip(after, before, taken, strict=True):
+            if calls > had:
+                times.append((seconds - spent) / (calls - had))
+    return taken
 
 
-def timed_on_gpu(kernels: Iterable[KernelRun], call: Callable[[], object]) -> list[KernelRun]:
+def timed_on_gpu(
+    kernels: Iterable[KernelRun], call: Callable[[], object], training: Callable[[], object] | None = None
+) -> list[KernelRun]:
     """The same for kernels of a GPU, by torch's profiler; graphs that have kernels of one name share its time."""
-    times = _profiled(call)
-    found = [replace(k, seconds=statistics.median(times[k.name])) if k.name in times else k for k in kernels]
-    return [_with_copy(kernel, "cuda") for kernel in found]
+    times = [profiled(each) for each in (call, training) if each is not None]
+    return [_with_times(kernel, [found.get(kernel.name, []) for found in times]) for kernel in kernels]
 
 
-def _profiled(call: Callable[[], object]) -> dict[str, list[float]]:
+def profiled(call: Callable[[], object]) -> dict[str, list[float]]:
     """The seconds that each kernel ran on the GPU in repeated calls, by its name."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -91,28 +95,3 @@ def _profiled(call: Callable[[], object]) -> dict[str, list[float]]:
         if str(event.device_type) == "DeviceType.CUDA":
             times.setdefault(event.name, []).append(event.device_time * 1e-6)
     return times
-
-
-def _with_copy(kernel: KernelRun, device: str) -> KernelRun:
-    """With the time of a copy that moves as many bytes."""
-    moved = kernel.bytes or 0
-    if kernel.seconds is None or not _LEAST_COPY <= moved <= _LARGEST_COPY:
-        return kernel
-    with contextlib.suppress(RuntimeError, MemoryError):  # no memory for it
-        return replace(kernel, copy_seconds=_copy_seconds(moved // 8, device))
-    return kernel
-
-
-@functools.lru_cache(maxsize=64)
-def _copy_seconds(elements: int, device: str) -> float | None:
-    """The median time of a copy that reads and writes so many elements of four bytes."""
-    source, target = (torch.zeros(elements, dtype=torch.float32, device=device) for _ in range(2))
-    if device == "cuda":
-        times = [seconds for of_kernel in _profiled(lambda: target.copy_(source)).values() for seconds in of_kernel]
-        return statistics.median(times) if times else None
-    times, end = list[float](), time.perf_counter() + _CALLING / 4
-    while len(times) < 5 or (len(times) < _MOST_CALLS and time.perf_counter() < end):
-        start = time.perf_counter()
-        target.copy_(source)
-        times.append(time.perf_counter() - start)
-    return statistics.median(times[1:])

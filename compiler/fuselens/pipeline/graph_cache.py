@@ -64,6 +64,7 @@ class Program:
     memory: Sequence[report.MemoryStep] = ()
     externs: Sequence[str] = ()
     structure: Sequence[report.Operation] = ()
+    work: Sequence[report.Work] = ()
     stages: Sequence[report.Stage] = ()
     content: Content = dataclasses.field(default_factory=Content)
 
@@ -252,7 +253,8 @@ def form() -> Form:
 
     mine = (Entry, Program, Content, Layout, GraphFacts, Cut)
     told = (
-        report.Decision, report.MemoryStep, report.Operation, report.Stage, report.Line, report.Span, report.Guard, report.Shape,
+        report.Work, report.Decision, report.MemoryStep,
+        report.Operation, report.Stage, report.Line, report.Span, report.Guard, report.Shape,
         report.Tensor, report.Diagnostic, report.Frame, report.Fix, report.Edit, report.Symbol,
     )  # fmt: skip
     traced = (

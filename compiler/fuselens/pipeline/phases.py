@@ -15,6 +15,7 @@ from torch import fx
 from .. import torch_private
 from ..autograd.joint import Joint
 from ..autograd.partition import forward_only, partition
+from ..footprint.work import of_graph
 from ..ir.contracts.signature import SavedValue, Signature
 from ..ir.graphs import graph_text
 from ..ir.graphs.content import content_of
@@ -239,7 +240,8 @@ def _program(shown: Work, ran: Work) -> Program:
         decisions,
         memory,
         operators,
-        _structure(shown) if run.recorder.texts else (),
+        structure=_structure(shown) if run.recorder.texts else (),
+        work=of_graph(shown.ordered, run.phase),
         content=content_of(here, pinned.built_source(ran.generated, ran.target)),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ..capture.hook import tensor_layout
@@ -29,6 +30,7 @@ def say(program: Program, run: Run) -> None:
     record = run.graph
     run.decided(program.decisions)
     record.memory += program.memory
+    record.work += program.work
     record.externs += program.externs
     record.structure += program.structure
 
@@ -83,17 +85,30 @@ def _offer_kernels(built: Built, program: Program, run: Run) -> None:
     text = timed(program.generated)
     if text is None:
         return
-    probe = Probe(built.call, text, program.generated, run.config)  # type: ignore[arg-type]
-    of_graph = runs(run.graph.id, built.kernels)
+    events, of_graph = _timed(built, program, run)
+    probe = Probe(built.call, text, program.generated, events, run.config)  # type: ignore[arg-type]
     if run.recorder.follower is not None:
         run.recorder.follower.kernels(run.graph.id, [(k.name, k.phase, k.spans, k.bytes or 0) for k in of_graph], probe)
     if run.recorder.probed is not None:
         run.recorder.probed.append((of_graph, probe))
 
 
-def runs(graph: int, kernels: list[report.Kernel]) -> list[report.KernelRun]:
-    """Kernels of a graph as a run tells of them, before they are timed."""
-    return [
-        report.KernelRun(k.name, graph, k.phase, k.spans, None if k.bytes_read is None else k.bytes_read + (k.bytes_written or 0))
-        for k in kernels
-    ]  # fmt: skip
+def _timed(built: Built, program: Program, run: Run) -> tuple[list[int], list[report.KernelRun]]:
+    """The events of a unit that are timed, by number, and what they are: kernels, and where it is the unit that the report tells of
+    operators, too."""
+    assert program.generated.program is not None and program.generated.cpp is not None
+    labels = [event.partition(" (")[0] for event in program.generated.program.events]
+    functions = {info.name: info.function for info in program.generated.cpp.kernels}
+    named = [work.name if work.library else functions.get(work.name, "") for work in program.work]
+    if not run.for_absent_gpu and named == [label.rpartition("::")[2] for label in labels]:
+        return list(range(len(labels))), runs(run.graph.id, program.work)
+    kernels = [k for k in built.kernels if k.name in functions]
+    events = [number for number, label in enumerate(labels) if label in functions.values()]
+    return events, [
+        report.KernelRun(k.name, run.graph.id, k.phase, k.spans, k.bytes_read, k.bytes_written) for k in kernels
+    ]
+
+
+def runs(graph: int, work: Sequence[report.Work]) -> list[report.KernelRun]:
+    """Kernels and operators of a graph as a run tells of them, before they are timed."""
+    return [report.KernelRun(w.name, graph, w.phase, w.spans, w.read, w.written, w.operations, w.library) for w in work]

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 SCHEMA_VERSION = 1
 PREVENTING = frozenset({"FL202", "FL402", "FL403"})  # findings of what keeps from being compiled what could be
+FAR = 0.5  # of what a limit allows, below which it is not the limit that a kernel waits for
 FORETOLD = frozenset({"FL207", "FL208"})  # findings of what the program's calls will compile
 Severity = Literal["error", "warning", "information", "hint"]
 Status = Literal["whole", "with breaks", "eager in part", "not compiled"]
@@ -230,6 +231,39 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """What a kernel, or a call of an operator (of a ``library``), moves and does for the example inputs: bytes, and operations by their
+    kind: ``exp``, …; ``plain`` for additions and the like; ``product float32`` for additions and multiplications of products."""
+
+    name: str
+    phase: str  # "forward" | "backward"
+    read: int
+    written: int
+    operations: dict[str, float] = field(default_factory=dict)
+    spans: tuple[Span, ...] = ()
+    library: bool = False
+
+    @property
+    def bytes(self) -> int:
+        return self.read + self.written
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a machine, or a card, can do: bytes a second that kernels read, copy (both ways counted) and write, by how many they are, since
+    caches hold few; operations a second by their kind (see :class:`Work`); ``start`` is what the smallest kernel takes. ``measured``
+    says where."""
+
+    name: str
+    reads: tuple[tuple[int, float], ...]  # bytes of a kernel, bytes a second
+    copies: tuple[tuple[int, float], ...]
+    writes: tuple[tuple[int, float], ...]
+    operations: dict[str, float]
+    start: float
+    measured: str = ""  # when, as 2026-01-31; "": of the maker's figures
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryStep:
     """A kernel or an operator call of a graph, in order, and the bytes that the graph holds while it runs: values on
     their way, results so far and what is saved for the backward; not the inputs, which are the caller's."""
@@ -283,6 +317,7 @@ class Graph:
     externs: list[str] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     memory: list[MemoryStep] = field(default_factory=list)
+    work: list[Work] = field(default_factory=list)  # of its kernels and operators, in order
     structure: list[Operation] = field(default_factory=list)  # where texts are wanted
     timings: list[Timing] = field(default_factory=list)
     training: bool = False
@@ -594,6 +629,7 @@ class Report:
     inputs: Inputs | None = None  # of the call that was compiled; None where there was none
     communication: Communication | None = None  # where ranks were asked for
     proof: Proof | None = None  # where it was compared with eager since
+    machine: Machine | None = None  # what it is compiled for, where it is known what that can do
     step: StepMemory | None = None  # where the memory of a step was asked for
     foreseen: Foreseen | None = None  # where the calls of its program were looked at since
 
@@ -688,16 +724,48 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class KernelRun:
-    """A kernel that a run called. ``seconds`` is the median of its calls, measured apart from all other figures, None where
-    nothing can tell; ``copy_seconds`` that of a copy which moves as many bytes on the same machine."""
+    """A kernel, or an operator of a library, that a run called. ``seconds`` is the median of its calls, measured apart from all other
+    figures, None where nothing can tell. ``limits`` are the seconds that the machine needs at least, by what takes them: ``traffic`` of
+    its bytes, ``functions`` and ``products`` of its operations, and the ``start`` of a kernel."""
 
     name: str
     graph: int
     phase: str  # "forward" | "backward"
     spans: tuple[Span, ...] = ()
-    bytes: int | None = None
+    read: int | None = None
+    written: int | None = None
+    operations: dict[str, float] = field(default_factory=dict)
+    library: bool = False
+    trains: bool = False  # it runs in calls that a backward follows, and in no others
     seconds: float | None = None
-    copy_seconds: float | None = None
+    limits: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int | None:
+        return None if self.read is None else self.read + (self.written or 0)
+
+    @property
+    def least(self) -> float | None:
+        """The seconds that the machine needs for it at least; None where that is not known."""
+        return max(self.limits.values(), default=None)
+
+    @property
+    def share(self) -> float | None:
+        """How much of what the machine can do it reaches, up to 1; None where that is not known."""
+        return min(1.0, self.least / self.seconds) if self.least is not None and self.seconds else None
+
+    @property
+    def lost(self) -> float:
+        """The seconds that it takes longer than the machine needs; 0 where that is not known."""
+        return max(0.0, self.seconds - self.least) if self.least is not None and self.seconds else 0.0
+
+    @property
+    def bound(self) -> str:
+        """What it waits for: the limit that takes longest, or ``latency``, where all of them are far; "" where that is not known."""
+        if self.share is None:
+            return ""
+        most = max(self.limits, key=lambda name: self.limits[name])
+        return most if most == "start" or self.share >= FAR else "latency"
 
 
 @dataclass(slots=True)
@@ -728,6 +796,7 @@ class RunResult:
     values: tuple[Compared, ...] = ()
     more_values: int = 0  # that agree, too, and are not among them
     kernels: tuple[KernelRun, ...] = ()
+    machine: Machine | None = None  # that ``limits`` of kernels are of
     span: Span | None = None  # where the value is made that differs: what the function returns there, or its name
 
     @property

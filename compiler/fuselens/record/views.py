@@ -13,7 +13,7 @@ from . import live_memory
 from .fusion_sentences import why_apart
 from .live_memory import bytes_text as bytes_text
 from .plain import to_plain
-from .printed import foreseen
+from .printed import distance, foreseen
 from .report import Decision, Diagnostic, FileReport, Graph, Report, RunResult, Span, Symbol, Timing
 
 SourceOf = Callable[[str], str | None]
@@ -262,6 +262,7 @@ def run_text(result: RunResult) -> str:
     if result.eager_bytes is not None and result.compiled_bytes is not None:
         eager, compiled = (bytes_text(b) for b in (result.eager_bytes, result.compiled_bytes))
         out.append(f"  memory of a call at most: eager {eager} · compiled {compiled}")
+    out += [f"  {line}" for line in distance.lines(result)]
     return "\n".join(out)
 
 

@@ -1,8 +1,8 @@
-"""Times of single kernels, in runs that are followed: a copy of a graph's unit looks at the clock around each kernel.
+"""Times of single kernels and operators: a copy of a graph's unit looks at the clock around each of them.
 
-The copy is the unit's own text, built with the same flags, in which macros surround the calls of kernels; so it computes
-the same. It takes the unit's place for a few calls now and then (:mod:`fuselens.live` says when): all others, and all
-runs that nobody follows, are as they were, without a look at a switch.
+The copy is the unit's own text, built with the same flags, in which the calls that tell a profiler what begins and ends look
+at the clock in its place; so it computes the same. It takes the unit's place for a few calls now and then (:mod:`fuselens.live`
+says when): all others, and all runs that nobody follows, are as they were, without a look at a switch.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import ctypes
 import re
 import sys
 import weakref
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..config import Config
@@ -23,46 +24,47 @@ if TYPE_CHECKING:
     from ..ir.contracts.source import Generated
     from ._program import Program
 
-_HOST = "\nunion Value {"  # where the unit's kernels end and its host program begins
+_TELLING = re.compile(r"^static inline void event_(begins|ends)\(.*\) \{.*\}$", re.MULTILINE)
 _CLOCKS = {"linux": 1, "darwin": 6}  # CLOCK_MONOTONIC
 _TIMED = """
 struct fuselens_Instant {{ long seconds, nanoseconds; }};
 extern "C" int clock_gettime(int, fuselens_Instant*);
-extern "C" {{ long fuselens_times[{count}]; }}  // of each kernel, in the order of their calls: how often, nanoseconds
+extern "C" {{ long fuselens_times[{count}]; }}  // of each event, in their order: how often, nanoseconds
+static thread_local long fuselens_event, fuselens_begun;
 static inline long fuselens_now() {{
   fuselens_Instant now;
   clock_gettime({clock}, &now);
   return now.seconds * 1000000000 + now.nanoseconds;
 }}
-static inline void fuselens_took(long kernel, long begin) {{
-  __atomic_fetch_add(&fuselens_times[2 * kernel + 1], fuselens_now() - begin, __ATOMIC_RELAXED);
-  __atomic_fetch_add(&fuselens_times[2 * kernel], 1, __ATOMIC_RELAXED);
+static inline void event_begins(const Runtime*, void*, int event) {{ fuselens_event = event, fuselens_begun = fuselens_now(); }}
+static inline void event_ends(const Runtime*, void*) {{
+  __atomic_fetch_add(&fuselens_times[2 * fuselens_event + 1], fuselens_now() - fuselens_begun, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&fuselens_times[2 * fuselens_event], 1, __ATOMIC_RELAXED);
 }}
 """
-_SURROUND = "#define {0}(...) do {{ const long begin = fuselens_now(); {0}(__VA_ARGS__); fuselens_took(__COUNTER__, begin); }} while (0)"
 
 
 def timed(generated: Generated) -> str | None:
-    """The unit's text with the clock around the calls of its kernels; None where it has no host program, or no clock."""
-    source = generated.cpp
-    if source is None or source.program is None or sys.platform not in _CLOCKS or _HOST not in source.text:
+    """The unit's text with the clock around its events; None where it has no host program, or no clock."""
+    source, program = generated.cpp, generated.program
+    if source is None or program is None or not program.events or sys.platform not in _CLOCKS:
         return None
-    functions = dict.fromkeys(kernel.function for kernel in source.kernels)
-    kernels, _, host = source.text.rpartition(_HOST)
-    called = [name for name in re.findall(r"^\s*(\w+)\(", host, re.MULTILINE) if name in functions]
-    if not called or called != [kernel.function for kernel in source.kernels]:
+    text, found = _TELLING.subn("", source.text)
+    place = text.find("\nnamespace {", text.find("void (*end)(void* call);"))
+    if found != 2 or place < 0:
         return None
-    head = _TIMED.format(count=2 * len(called), clock=_CLOCKS[sys.platform])
-    return "\n".join((kernels, head, *map(_SURROUND.format, functions), _HOST)) + host
+    return text[:place] + _TIMED.format(count=2 * len(program.events), clock=_CLOCKS[sys.platform]) + text[place:]
 
 
 class Probe:
-    """Puts the timed copy in the place of a program, and takes it away again."""
+    """Puts the timed copy in the place of a program, and takes it away again. ``events`` are those that are asked for."""
 
-    def __init__(self, program: Program, text: str, generated: Generated, config: Config) -> None:
+    def __init__(
+        self, program: Program, text: str, generated: Generated, events: Sequence[int], config: Config
+    ) -> None:
         self._program, self._text, self._config = weakref.ref(program), text, config
         self._flags, self._made = generated.isa_flags, generated.program
-        self._kernels = len(generated.cpp.kernels) if generated.cpp is not None else 0
+        self._events = events
         self._library: ctypes.CDLL | None = None
         self._entry = self._usual = 0
         self.armed = False
@@ -84,11 +86,11 @@ class Probe:
         self.armed = False
 
     def read(self) -> list[tuple[int, float]]:
-        """Of each kernel, how many calls were timed, and their seconds."""
-        if self._library is None:
-            return [(0, 0.0)] * self._kernels
-        times = (ctypes.c_long * (2 * self._kernels)).in_dll(self._library, "fuselens_times")
-        return [(times[2 * k], times[2 * k + 1] / 1e9) for k in range(self._kernels)]
+        """Of each event that is asked for, how many calls were timed, and their seconds."""
+        if self._library is None or self._made is None:
+            return [(0, 0.0)] * len(self._events)
+        times = (ctypes.c_long * (2 * len(self._made.events))).in_dll(self._library, "fuselens_times")
+        return [(times[2 * k], times[2 * k + 1] / 1e9) for k in self._events]
 
     def _build(self) -> bool:
         try:

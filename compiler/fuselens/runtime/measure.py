@@ -78,9 +78,9 @@ def least_seconds(candidates: Mapping[str, Callable[[], Any]], rounds: int = 5) 
     return found
 
 
-def remembered(config: Config, question: Mapping[str, Any], measure: Callable[[], Any]) -> Any:
-    """What ``measure`` found (JSON-ready) when this question was first asked on this machine. None is asked again."""
-    stored = recalled(config, question)
+def remembered(config: Config, question: Mapping[str, Any], measure: Callable[[], Any], *, again: bool = False) -> Any:
+    """What ``measure`` found (JSON-ready) when this question was first asked on this machine. None is asked ``again``."""
+    stored = None if again else recalled(config, question)
     if stored is not None:
         return stored
     with torch.no_grad(), torch_private.autocast_off():

@@ -171,19 +171,34 @@ export interface TimedPart {
   parts: TimedPart[];
 }
 
-/** A kernel that was timed. `seconds` and `bytes` are those of a call, `copy` is the time of a copy of as many bytes. */
+/** A kernel, or an operator of a library, that was timed. `seconds`, `bytes` and `operations` are those of a call; a function counts as so
+ * many additions as it takes the time of. `share` is how much of its limit it reaches, and `told` says that in words. */
 export interface TimedKernel {
   name: string;
   phase: string;
+  library: boolean;
   seconds: number;
   bytes: number | null;
-  copy: number | null;
+  operations: number | null;
+  share: number | null;
+  told: string;
   place: number | null;
 }
 
-/** The kernels of one measurement, the slowest first. */
+/** What the machine can do: bytes a second of memory and of the fastest cache, additions a second, and operations of products by dtype. */
+export interface Roof {
+  name: string;
+  memory: number;
+  cache: number;
+  additions: number;
+  products: Record<string, number>;
+}
+
+/** The kernels of one measurement, the slowest first, and how far the whole is from its limits. */
 export interface Roofline {
   source: string;
+  sentences: string[];
+  roof: Roof | null;
   kernels: TimedKernel[];
 }
 

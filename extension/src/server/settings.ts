@@ -35,7 +35,7 @@ export const SETTINGS = [
   { name: "stepLimit", key: "stepLimit", fallback: "" },
   { name: "stepSizes", key: "stepSizes", fallback: "" },
   { name: "codeLens", key: "codeLens.enabled", fallback: true },
-  { name: "codeLensShow", key: "codeLens.show", fallback: ["run", "graphs", "kernels", "code", "ir", "debug", "inlined", "proof", "lastRun"] },
+  { name: "codeLensShow", key: "codeLens.show", fallback: ["run", "graphs", "kernels", "code", "ir", "debug", "inlined", "proof", "limits", "lastRun"] },
   { name: "inlayHints", key: "inlayHints.enabled", fallback: true },
   { name: "live", key: "live", fallback: false },
   { name: "warmFiles", key: "warmFiles", fallback: true },

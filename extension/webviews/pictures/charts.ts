@@ -2,8 +2,8 @@
 
 import type { MemoryCurve, NamedPlace, Pictures, Roofline } from "../../src/server/protocol";
 import { alternative, button, element, roving, shape } from "./dom";
-import { colourOf, fitted, flame, shares, timeline, type FlameBox } from "./figures";
-import { bytesText, counted, percentText, rateText, secondsText, ticks } from "./format";
+import { colourOf, decades, fitted, flame, points, shares, timeline, type FlameBox } from "./figures";
+import { bytesText, counted, numberText, operationsText, percentText, rateText, secondsText, ticks } from "./format";
 
 export interface Drawing {
   pictures: Pictures;
@@ -192,20 +192,80 @@ export const drawRoofline: Draw = (drawing) => {
   const follow = button("Run the File and Follow It", {}, drawing.follow);
   const actions = element("div", { class: "actions" }, run, follow);
   if (pictures.rooflines.length === 0) {
-    const text = "Run calls the function on its example inputs, compiled and eagerly, and times each kernel beside a copy of as many bytes. Kernels for the CPU are timed in your own runs, too, once a graph was called 32 times.";
+    const text = "Run calls the function on its example inputs, compiled and eagerly, and times each kernel: the first time it measures what this machine can do, too. Kernels for the CPU are timed in your own runs, too, once a graph was called 32 times.";
     return nothing("No kernel has been timed", text, actions);
   }
   const rows = (): (Node | string)[][] =>
     pictures.rooflines.flatMap(({ source, kernels }) =>
       shares(kernels).map(({ kernel, rate, share }) => [
         source, kernel.name, kernel.phase, secondsText(kernel.seconds), kernel.bytes === null ? "?" : bytesText(kernel.bytes),
-        rate === undefined ? "?" : rateText(rate), share === undefined ? "?" : percentText(share), lineButton(drawing, kernel.place),
+        rate === undefined ? "?" : rateText(rate), share === undefined ? "?" : percentText(share), kernel.told, lineButton(drawing, kernel.place),
       ]),
     );
-  const intro = element("p", { class: "intro" }, "A kernel that computes little can be no faster than a copy of the bytes that it moves. One far below does more than move, or is so short that its start counts; one above finds its data in a cache. Very small kernels have no share: a copy of their bytes takes no time that could be measured.");
-  const columns = ["Measured in", "Kernel", "Phase", "Time", "Bytes", "Rate", "Share", "Line"];
-  return [intro, ...pictures.rooflines.map((each) => roofline(drawing, each)), alternative("Roofline as a table", columns, rows), actions];
+  const intro = element("p", { class: "intro" }, "What each kernel needs at least, by its bytes and its operations on this machine, as a share of what it took. The roof is what memory allows on the left, where there are few operations for each byte, and what the processor does at most on the right. A function such as exp counts as so many additions as it takes the time of.");
+  const columns = ["Measured in", "Kernel", "Phase", "Time", "Bytes", "Rate", "Share", "Limit", "Line"];
+  return [intro, ...pictures.rooflines.flatMap((each) => [...roof(drawing, each), roofline(drawing, each)]), alternative("Roofline as a table", columns, rows), actions];
 };
+
+/** The roof of the machine, and below it the kernels that do operations: both axes are logarithmic. */
+function roof(drawing: Drawing, { source, sentences, roof: limits, kernels }: Roofline): HTMLElement[] {
+  const said = sentences.map((text) => element("p", { class: "sentence" }, text));
+  const below = points(kernels);
+  if (limits === null || below.length === 0) {
+    return said;
+  }
+  const flat = [["additions", limits.additions] as const, ...Object.entries(limits.products).map(([dtype, speed]) => [`products, ${dtype}`, speed] as const)]
+    .filter(([name]) => name === "additions" || name === "products, float32" || name === "products, bfloat16");
+  const highest = Math.max(...flat.map(([, speed]) => speed), ...below.map(({ speed }) => speed));
+  const across = decades(Math.min(0.1, ...below.map(({ intensity }) => intensity)), Math.max((2 * limits.additions) / limits.memory, ...below.map(({ intensity }) => intensity)));
+  const up = decades(Math.min(highest / 1000, ...below.map(({ speed }) => speed)), highest);
+  const { width } = drawing;
+  const [top, height, foot] = [56, 260, 42];
+  const [left, room] = [LEFT + 14, Math.max(120, width - LEFT - 30)];
+  const position = (value: number, all: readonly number[]): number => (Math.log10(value) - Math.log10(all[0] ?? 1)) / Math.max(1, all.length - 1);
+  const x = (intensity: number): number => left + Math.min(1, Math.max(0, position(intensity, across))) * room;
+  const y = (speed: number): number => top + (1 - Math.min(1, Math.max(0, position(speed, up)))) * height;
+  const made: Node[] = [words(0, 16, `${source}: below the roof of ${limits.name}`, "title"), words(0, 33, `memory ${rateText(limits.memory)}, caches up to ${rateText(limits.cache)}`, "faint")];
+  for (const value of up) {
+    made.push(shape("line", { x1: left, x2: left + room, y1: y(value), y2: y(value), class: "rule" }), words(left - 8, y(value) + 4, operationsText(value), "tick", "end"));
+  }
+  for (const value of across) {
+    made.push(shape("line", { x1: x(value), x2: x(value), y1: top, y2: top + height, class: "rule" }), words(x(value), top + height + 16, numberText(value), "tick", "middle"));
+  }
+  made.push(words(left + room, top + height + 34, "operations for each byte", "tick", "end"));
+  const slope = (bandwidth: number, kind: string): void => {
+    const [first, last] = [across[0] ?? 1, across[across.length - 1] ?? 1];
+    const from = Math.max(first, (up[0] ?? 1) / bandwidth);
+    const to = Math.min(last, limits.additions / bandwidth);
+    if (to > from) {
+      made.push(shape("line", { x1: x(from), y1: y(from * bandwidth), x2: x(to), y2: y(to * bandwidth), class: kind }));
+    }
+  };
+  slope(limits.memory, "peak");
+  slope(limits.cache, "limit");
+  for (const [name, speed] of flat) {
+    const from = Math.max(across[0] ?? 1, speed / limits.cache);
+    made.push(shape("line", { x1: x(from), x2: left + room, y1: y(speed), y2: y(speed), class: name === "additions" ? "peak" : "limit" }));
+    made.push(words(left + room, y(speed) - 6, `${name} ${operationsText(speed)}`, "mark", "end"));
+  }
+  const longest = Math.max(...below.map(({ kernel }) => kernel.seconds));
+  const items = below.map(({ kernel, number, intensity, speed }) => {
+    const size = 4 + 8 * Math.sqrt(kernel.seconds / longest);
+    const dot = shape("g", { class: `point colour-${number % 8}` }, shape("circle", { cx: x(intensity), cy: y(speed), r: size, class: "value" }));
+    dot.dataset["key"] = `${source} point ${number}`;
+    const where = placeOf(drawing, kernel.place)?.name;
+    return { made: dot, text: [`${kernel.name} (${kernel.phase})`, kernel.told, `${numberText(intensity)} operations for each byte`, where].filter(Boolean).join(" · ") };
+  });
+  const told = telling(items, "Press a kernel to go to its line. The larger, the longer it takes.");
+  roving(items.map((item) => item.made), (k) => {
+    const place = placeOf(drawing, below[k]?.kernel.place ?? null);
+    if (place !== undefined) {
+      drawing.open(place);
+    }
+  });
+  const svg = chart(width, top + height + foot, `${source}: ${counted(below.length, "kernel")} below the roof`, ...made, ...items.map((item) => item.made));
+  return [...said, element("figure", {}, svg, told)];
+}
 
 function roofline(drawing: Drawing, { source, kernels }: Roofline): HTMLElement {
   const { width } = drawing;
@@ -217,7 +277,7 @@ function roofline(drawing: Drawing, { source, kernels }: Roofline): HTMLElement 
   const x = (share: number): number => name + (share / most) * room;
   const height = top + all.length * row + 10;
   const total = kernels.reduce((sum, { seconds }) => sum + seconds, 0);
-  const made: Node[] = [words(0, 16, source, "title"), words(0, 33, `${counted(all.length, "kernel")}, ${secondsText(total)} together; 100 % is a copy of as many bytes`, "faint")];
+  const made: Node[] = [words(0, 16, source, "title"), words(0, 33, `${counted(all.length, "kernel")}, ${secondsText(total)} together; 100 % is what its limit allows`, "faint")];
   for (const value of ticks(most, most > 3 ? 5 : 4)) {
     made.push(shape("line", { x1: x(value), x2: x(value), y1: top - 8, y2: height - 8, class: "rule" }), words(x(value), top - 12, percentText(value), "tick", "middle"));
   }
@@ -240,7 +300,7 @@ function roofline(drawing: Drawing, { source, kernels }: Roofline): HTMLElement 
     bar.dataset["key"] = `${source} ${kernel.phase} ${kernel.name} ${k}`;
     const where = placeOf(drawing, kernel.place)?.name;
     const moved = kernel.bytes === null ? undefined : `${bytesText(kernel.bytes)} a call`;
-    return { made: bar, texts, text: [`${kernel.name} (${kernel.phase})`, told, moved, where].filter(Boolean).join(" · ") };
+    return { made: bar, texts, text: [`${kernel.name} (${kernel.phase}${kernel.library ? ", library" : ""})`, kernel.told, moved, where].filter(Boolean).join(" · ") };
   });
   const told = telling(items, "Press a kernel to go to its line.");
   roving(items.map((item) => item.made), (k) => {

@@ -50,7 +50,7 @@ export interface Share {
   kernel: TimedKernel;
   /** Bytes a second; undefined where it is not known how many a call moves. */
   rate: number | undefined;
-  /** Of what a copy does; more than 1 where its data come from caches. */
+  /** Of what its limit allows; undefined where that is not known. */
   share: number | undefined;
 }
 
@@ -58,8 +58,32 @@ export function shares(kernels: readonly TimedKernel[]): Share[] {
   return kernels.map((kernel) => ({
     kernel,
     rate: kernel.bytes === null ? undefined : kernel.bytes / kernel.seconds,
-    share: kernel.copy === null ? undefined : kernel.copy / kernel.seconds,
+    share: kernel.share ?? undefined,
   }));
+}
+
+/** A kernel below the roof: operations for each byte, and operations a second. */
+export interface Point {
+  kernel: TimedKernel;
+  /** Its position in the list of kernels. */
+  number: number;
+  intensity: number;
+  speed: number;
+}
+
+/** Kernels that do operations on bytes; the others have no place below a roof. */
+export function points(kernels: readonly TimedKernel[]): Point[] {
+  return kernels.flatMap((kernel, number) =>
+    kernel.bytes !== null && kernel.bytes > 0 && kernel.operations !== null && kernel.operations > 0
+      ? [{ kernel, number, intensity: kernel.operations / kernel.bytes, speed: kernel.operations / kernel.seconds }]
+      : [],
+  );
+}
+
+/** The powers of ten from the one below `least` to the one above `most`. */
+export function decades(least: number, most: number): number[] {
+  const [first, last] = [Math.floor(Math.log10(least)), Math.ceil(Math.log10(most))];
+  return Array.from({ length: last - first + 1 }, (_, k) => 10 ** (first + k));
 }
 
 export interface Timeline {

@@ -19,6 +19,16 @@ export function rateText(bytesPerSecond: number): string {
   return `${(bytesPerSecond / 1e9).toPrecision(3)} GB/s`;
 }
 
+/** "12 G/s": operations a second. */
+export function operationsText(perSecond: number): string {
+  const [unit, scale] = perSecond >= 1e12 ? ["T", 1e12] : perSecond >= 1e9 ? ["G", 1e9] : perSecond >= 1e6 ? ["M", 1e6] : ["k", 1e3];
+  return `${numberText(perSecond / Number(scale))} ${unit}/s`;
+}
+
+export function numberText(value: number): string {
+  return Number(value.toPrecision(3)).toString();
+}
+
 export function percentText(share: number): string {
   const percent = share * 100;
   return `${percent >= 10 || percent === 0 ? Math.round(percent) : percent.toPrecision(1)} %`;

@@ -27,6 +27,7 @@ LENSES = {
     "debug": "Step through the function.",
     "inlined": "Above a function that others call: where it was compiled.",
     "proof": "Whether the function gives eager's values, on which kinds of calls.",
+    "limits": "After a Run: its time, and how much of what the machine allows it reaches.",
     "lastRun": "Calls, recompiles and times of your own last run.",
 }
 

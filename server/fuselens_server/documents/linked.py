@@ -240,7 +240,8 @@ def _forms(view: View, document: ReportDocument | None) -> dict[str, str]:
 
 
 def _heat(view: View) -> list[messages.Heat]:
-    """Where the last run of the user's own spent its time, as far as its kernels were timed, and where it compiled again."""
+    """Where the last run of the user's own spent its time, as far as its kernels were timed, and where it compiled again. Where none
+    was timed, it is the time of *Run*."""
     lines = _Lines(view, view.ran)
     seconds: dict[int, float] = defaultdict(float)
     again: dict[int, int] = defaultdict(int)
@@ -253,6 +254,12 @@ def _heat(view: View) -> list[messages.Heat]:
         for finding in function.findings.values():
             for line in lines.start(finding.diagnostic.span) if finding.diagnostic.code == "FL201" else ():
                 again[line] += finding.count
+    if not total:
+        lines = _Lines(view)
+        for kernel in (k for kept in view.runs.values() for k in kept.result.kernels if k.seconds and not k.trains):
+            total += kernel.seconds or 0.0
+            for line in lines.of(kernel.spans):
+                seconds[line] += kernel.seconds or 0.0
     return [
         messages.Heat(
             line=line,

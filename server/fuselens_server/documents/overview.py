@@ -170,7 +170,9 @@ def _guard(view: View, guard: Guard) -> GuardItem:
     return GuardItem(guard.expression, ", ".join(guard.roots) or guard.source, _place(view, view.compiled, guard.span))
 
 
-def _graph(view: View, report: Report, graph: Graph, times: dict[tuple[str, str], KernelTime]) -> GraphItem:
+def _graph(
+    view: View, report: Report, graph: Graph, times: dict[tuple[str, str, tuple[Span, ...]], KernelTime]
+) -> GraphItem:
     stages = (documents.stage_document(view, report, graph.id, stage) for stage in graph.stages)
     return GraphItem(
         id=graph.id,
@@ -196,10 +198,10 @@ def _first_span(view: View, graph: Graph) -> Span | None:
 
 
 def _kernel(
-    view: View, report: Report, graph: Graph, kernel: Kernel, times: dict[tuple[str, str], KernelTime]
+    view: View, report: Report, graph: Graph, kernel: Kernel, times: dict[tuple[str, str, tuple[Span, ...]], KernelTime]
 ) -> KernelItem:
     found = view.correspondence.kernel_place(graph, kernel)
-    timed = times.get((kernel.phase, kernel.name))
+    timed = times.get((kernel.phase, kernel.name, kernel.spans))
     return KernelItem(
         name=kernel.name,
         backend=kernel.backend,

@@ -10,7 +10,7 @@ from lsprotocol import types as lsp
 from fuselens.record.diagnostics import TABLE
 from fuselens.record.report import Report, Stage
 from fuselens_server.client import messages
-from fuselens_server.features import last_run, summary
+from fuselens_server.features import distance, last_run, summary
 from fuselens_server.features.locations import find_stage
 from fuselens_server.texts.document_uri import CodeDocument, ReportDocument
 from fuselens_server.texts.view import View
@@ -85,13 +85,17 @@ def listings(view: View, qualname: str | None = None) -> list[Listing]:
         prefix = f"{report.function} · " if len(reports) > 1 else ""
         out += [
             _listing(ReportDocument(view.uri, report.function, name, "txt"), prefix + name, name)
-            for name in ("summary", "guards", *(("proof",) if report.proof else ()))
+            for name in ("summary", "guards", *(("proof",) if report.proof else ()), *_of_limits(view, report))
         ]
         for graph in report.graphs:
             for stage in graph.stages:
                 title = f"{prefix}graph {graph.id} · {stage.name}"
                 out.append(_listing(stage_document(view, report, graph.id, stage), title, kind(stage)))
     return out
+
+
+def _of_limits(view: View, report: Report) -> tuple[str, ...]:
+    return ("limits",) if report.function in view.runs or report.machine is not None else ()
 
 
 def stage_document(view: View, report: Report, graph: int, stage: Stage) -> ReportDocument:
@@ -106,7 +110,7 @@ def report_content(view: View, document: ReportDocument) -> Content | None:
     if document.graph is None:
         texts = {
             "summary": lambda: summary.explain(report, view.stale), "guards": lambda: summary.guards(report),
-            "proof": lambda: summary.proof(report),
+            "proof": lambda: summary.proof(report), "limits": lambda: distance.text(view, report),
         }  # fmt: skip
         make = texts.get(document.name)
         return Content(make(), "plaintext") if make else None

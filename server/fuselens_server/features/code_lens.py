@@ -14,7 +14,7 @@ from fuselens.source.discovery import Annotated
 from fuselens_server.client.messages import SERVER_ACTIONS, Actions
 from fuselens_server.client.settings import LENSES
 from fuselens_server.documents import stages as documents
-from fuselens_server.features import last_run, summary
+from fuselens_server.features import distance, last_run, summary
 from fuselens_server.features.locations import user_location
 from fuselens_server.kernels import lenses as kernels
 from fuselens_server.texts.document_uri import ReportDocument
@@ -55,6 +55,7 @@ _ALLOWED = (
     "Calls the function compiled and eagerly on its example inputs, and compares. As in a check it may read, but not write files, "
     "open connections, start processes or send signals."
 )
+_LIMITS = "How far each kernel is from what the machine allows."
 _KERNELS = "Opens the kernels."
 _STAGES = "Shows what the compiler made, stage by stage."
 _DEBUG = "Steps through the function, uncompiled, with breakpoints."
@@ -115,6 +116,10 @@ def _of_report(view: View, function: Annotated, report: Report, actions: Actions
         yield _Lens("run", lsp.Command(title, actions.run_function, tooltip=_ALLOWED, arguments=arguments))
     if report.proof is not None:
         yield _Lens("proof", _proof(view, report, report.proof, actions, arguments))
+    if title := distance.title(view, report):
+        address = str(ReportDocument(view.owner(report), report.function, "limits", "txt"))
+        opened = [*arguments, address]
+        yield _Lens("limits", lsp.Command(title, actions.open_document, tooltip=_LIMITS, arguments=opened))
     yield _Lens("graphs", _graphs(view, report, actions, arguments))
     if report.kernels:
         title = " · ".join(filter(None, (summary.count(len(report.kernels), "kernel"), summary.demand(report))))

@@ -11,7 +11,7 @@ from fuselens.record.report import Graph, Report
 from fuselens.source.discovery import Annotated
 from fuselens_server.documents import stages as documents
 from fuselens_server.documents.hover import document_hover
-from fuselens_server.features import last_run, since, summary
+from fuselens_server.features import distance, last_run, since, summary
 from fuselens_server.features.hovers.guards import foreseen_line, guards_line, parameter_hover
 from fuselens_server.features.hovers.lines import line_hover
 from fuselens_server.features.hovers.links import Links
@@ -55,7 +55,7 @@ def hover(view: View, position: lsp.Position, link: Links | None = None) -> lsp.
     line = view.compiled.line(position) if view.report else None
     word, place = _word(view, position) or ("", None)
     parts = line_hover(view, line, word, position, link) if line is not None else []
-    seen = [*last_run.shapes(view, position, word), *last_run.kernels(view, position)]
+    seen = [*last_run.shapes(view, position, word), *last_run.kernels(view, position), *distance.rows(view, position)]
     changed = since.about(view, position.line, whole=False)
     return _hover(view, [*changed, *parts, *seen], place)
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 from lsprotocol import types as lsp
 
 from fuselens.live import KernelTime
-from fuselens.record.report import Diagnostic, Report, Span, Stage
+from fuselens.record import limits
+from fuselens.record.report import Diagnostic, KernelRun, Machine, Report, Span, Stage
 from fuselens.source.discovery import Annotated
 from fuselens_server.features import summary
 from fuselens_server.features.inlay_hints import tensor_text
@@ -34,7 +35,7 @@ def findings(view: View) -> Iterator[Diagnostic]:
         others = [f"also: {f.diagnostic.message}" for f in same[1 : 1 + MOST_REASONS]]
         others += [f"and {len(same) - 1 - MOST_REASONS} more"] if len(same) > 1 + MOST_REASONS else []
         explanation = "\n".join(filter(None, (*others, first.explanation)))
-        yield dataclasses.replace(first, message=f"{first.message} (last run{times})", explanation=explanation)
+        yield replace(first, message=f"{first.message} (last run{times})", explanation=explanation)
 
 
 def of(view: View, function: Annotated) -> Function | None:
@@ -104,6 +105,25 @@ def kernels(view: View, position: lsp.Position) -> list[str]:
         if any(view.here(span) and span.line <= line <= span.end_line for span in kernel.spans)
     ]
     return ["Last run: " + "; ".join(rows[:MOST_REASONS])] if rows else []
+
+
+def kernel_runs(function: Function, report: Report, machine: Machine | None) -> list[KernelRun]:
+    """The kernels that the run timed, by their calls, with what they do where the report has them, and the limits of that."""
+    known = {(work.phase, work.name, work.spans): work for graph in report.graphs for work in graph.work}
+    found: list[KernelRun] = []
+    for kernel in function.kernels().values():
+        work = known.get((kernel.phase, kernel.name, kernel.spans))
+        run = KernelRun(
+            kernel.name, 0, kernel.phase, kernel.spans, kernel.bytes or None, seconds=kernel.seconds / kernel.calls
+        )
+        if work is not None and work.bytes == kernel.bytes:  # the sizes of the example inputs
+            run = replace(run, read=work.read, written=work.written, operations=work.operations, library=work.library)
+            run = run if machine is None else limits.with_limit(run, machine)
+        elif machine is not None and kernel.bytes:
+            half = kernel.bytes / 2  # as a copy moves them
+            run = replace(run, limits=limits.seconds(half, half, {}, machine))
+        found.append(run)
+    return found
 
 
 def kernel_time(kernel: KernelTime) -> str:

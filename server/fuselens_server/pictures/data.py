@@ -9,7 +9,8 @@ from typing import TypedDict
 
 from lsprotocol import types as lsp
 
-from fuselens.record.report import Graph, Kernel, Operation, Report, Span
+from fuselens.record.printed import distance
+from fuselens.record.report import Graph, Kernel, KernelRun, Machine, Operation, Report, Span
 from fuselens_server.documents.linked import COLOURS, Colours
 from fuselens_server.features import last_run
 from fuselens_server.features.locations import user_location
@@ -91,21 +92,38 @@ class Part(TypedDict):
 
 
 class Timed(TypedDict):
-    """A kernel that was timed. ``seconds`` and ``bytes`` are those of a call, ``copy`` is the time of a copy that moves as
-    many bytes; None where they are not known."""
+    """A kernel, or an operator of a ``library``, that was timed. ``seconds``, ``bytes`` and ``operations`` are those of a call; a function
+    counts as so many additions as it takes the time of. ``share`` is how much of its limit it reaches, ``told`` says what that is;
+    None where they are not known."""
 
     name: str
     phase: str
+    library: bool
     seconds: float
     bytes: int | None
-    copy: float | None
+    operations: float | None
+    share: float | None
+    told: str
     place: int | None
 
 
+class Roof(TypedDict):
+    """What the machine can do: bytes a second of memory, and of the fastest cache; additions a second, and those of products, by
+    dtype."""
+
+    name: str
+    memory: float
+    cache: float
+    additions: float
+    products: dict[str, float]
+
+
 class Roofline(TypedDict):
-    """The kernels of one measurement, the slowest first; ``source`` says what ran."""
+    """The kernels of one measurement, the slowest first; ``source`` says what ran, ``sentences`` how far it is from its limits."""
 
     source: str
+    sentences: list[str]
+    roof: Roof | None
     kernels: list[Timed]
 
 
@@ -168,8 +186,8 @@ class _Places:
         return None
 
 
-def pictures(view: View, qualname: str | None = None, copied: float | None = None) -> Pictures:
-    """The pictures of a function, or of the file's first. ``copied`` is how many bytes a second a copy moves here."""
+def pictures(view: View, qualname: str | None = None, machine: Machine | None = None) -> Pictures:
+    """The pictures of a function, or of the file's first. ``machine`` is what this one can do, where the report does not say it."""
     reports = view.reports()
     report = next((r for r in reports if r.function == qualname), None) or next(iter(reports), None)
     places = _Places(view)
@@ -185,7 +203,7 @@ def pictures(view: View, qualname: str | None = None, copied: float | None = Non
         else [],
         timing=_timing(report) if report else None,
         run=_run(view, report, places) if report else None,
-        rooflines=_rooflines(view, report, copied, places) if report else [],
+        rooflines=_rooflines(view, report, machine, places) if report else [],
         places=places.found,
     )
 
@@ -364,41 +382,55 @@ def seen_kernels(view: View, qualname: str) -> Function | None:
     return seen if seen is not None and seen.kernels() else None
 
 
-def _rooflines(view: View, report: Report, copied: float | None, places: _Places) -> list[Roofline]:
+def _rooflines(view: View, report: Report, machine: Machine | None, places: _Places) -> list[Roofline]:
     """Of *Run* on the example inputs, and of the user's own last run."""
     found: list[Roofline] = []
     kept = view.runs.get(report.function)
-    timed = [
-        Timed(
-            name=k.name,
-            phase=k.phase,
-            seconds=k.seconds,
-            bytes=k.bytes,
-            copy=k.copy_seconds,
-            place=places.number(k.spans),
-        )
-        for k in (kept.result.kernels if kept else ())
-        if k.seconds
-    ]
-    if timed:
-        found.append(Roofline(source="Run on the example inputs", kernels=_slowest_first(timed)))
+    if kept is not None and any(kernel.seconds for kernel in kept.result.kernels):
+        result = kept.result
+        timed = [_timed(k, result.machine, places.number(k.spans)) for k in result.kernels if k.seconds]
+        said = [f"{what}: {text}" for phase, what in distance.PHASES if (text := distance.sentence(result, phase))]
+        found.append(_roofline("Run on the example inputs", said, result.machine, timed))
     seen = seen_kernels(view, report.function)
     if seen is not None and view.observed is not None:
+        machine = report.machine if report.machine is not None and report.machine.measured else machine
         timed = [
-            Timed(
-                name=k.name,
-                phase=k.phase,
-                seconds=k.seconds / k.calls,
-                bytes=k.bytes or None,
-                copy=k.bytes / copied if k.bytes and copied else None,
-                place=places.number(k.spans, view.ran),
-            )
-            for k in seen.kernels().values()
+            _timed(kernel, machine, places.number(kernel.spans, view.ran))
+            for kernel in last_run.kernel_runs(seen, report, machine)
         ]
-        found.append(
-            Roofline(source=f"The last run of {PurePath(view.observed.program).name}", kernels=_slowest_first(timed))
-        )
+        found.append(_roofline(f"The last run of {PurePath(view.observed.program).name}", [], machine, timed))
     return found
+
+
+def _timed(kernel: KernelRun, machine: Machine | None, place: int | None) -> Timed:
+    operations = None
+    if machine is not None and kernel.limits:
+        products = sum(n for kind, n in kernel.operations.items() if kind.startswith("product "))
+        operations = products + kernel.limits.get("functions", 0.0) * machine.operations["plain"]
+    return Timed(
+        name=kernel.name,
+        phase=kernel.phase,
+        library=kernel.library,
+        seconds=kernel.seconds or 0.0,
+        bytes=kernel.bytes,
+        operations=operations,
+        share=kernel.share,
+        told=distance.kernel_text(kernel),
+        place=place,
+    )
+
+
+def _roofline(source: str, sentences: list[str], machine: Machine | None, kernels: list[Timed]) -> Roofline:
+    roof = None
+    if machine is not None:
+        roof = Roof(
+            name=machine.name,
+            memory=machine.copies[-1][1],
+            cache=max(speed for _, speed in machine.copies),
+            additions=machine.operations["plain"],
+            products={k.partition(" ")[2]: n for k, n in machine.operations.items() if k.startswith("product ")},
+        )
+    return Roofline(source=source, sentences=sentences, roof=roof, kernels=_slowest_first(kernels))
 
 
 def _slowest_first(kernels: list[Timed]) -> list[Timed]:

@@ -113,14 +113,14 @@ class Function:
         """That ran compiled code: each begins with one graph, and goes on with others after breaks."""
         return sum(g.calls for g in self.graphs.values() if not g.resumed)
 
-    def kernels(self) -> dict[tuple[str, str], KernelTime]:
-        """The kernels that were timed, by phase and name, in all graphs and processes together."""
-        found: dict[tuple[str, str], KernelTime] = {}
+    def kernels(self) -> dict[tuple[str, str, tuple[Span, ...]], KernelTime]:
+        """The kernels that were timed, by phase, name and lines, in all graphs and processes together."""
+        found: dict[tuple[str, str, tuple[Span, ...]], KernelTime] = {}
         for kernel in (k for graph in self.graphs.values() for k in graph.kernels if k.calls):
-            before = found.get((kernel.phase, kernel.name))
-            if before is not None and before.spans == kernel.spans:
+            before = found.get(key := (kernel.phase, kernel.name, kernel.spans))
+            if before is not None:
                 kernel = replace(kernel, calls=kernel.calls + before.calls, seconds=kernel.seconds + before.seconds)
-            found[kernel.phase, kernel.name] = kernel
+            found[key] = kernel
         return found
 
     @property

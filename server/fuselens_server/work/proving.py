@@ -15,6 +15,7 @@ from ..client.configuration import NotAllowedError, Settled
 from ..texts.session import Checked, Document
 from .explaining import explained
 from .keyed_tasks import KeyedTasks
+from .machines import Machines
 from .turns import Urgency
 from .worker_pool import StartError, WorkerDiedError, WorkerPool
 
@@ -25,10 +26,12 @@ class Proofs:
     """At most one per document, function by function. It gives way to everything else, and begins again then."""
 
     def __init__(
-        self, configuration: Settled, pool: WorkerPool, on_change: Callable[[], None], taken: Callable[[Document], None]
-    ) -> None:
+        self, configuration: Settled, pool: WorkerPool, machines: Machines, on_change: Callable[[], None],
+        taken: Callable[[Document], None],
+    ) -> None:  # fmt: skip
         self._configuration = configuration
         self._pool = pool
+        self._machines = machines
         self._on_change = on_change
         self._taken = taken
         self._tasks = KeyedTasks[Document](lambda document: f"proving {document.path}", on_change)
@@ -68,6 +71,12 @@ class Proofs:
                 report.diagnostics += [proof.fault] if proof.fault is not None else []
                 report.proof = proof
                 self._taken(document)
+        here = [r for r in checked.report.functions if r.machine is None and not r.target.startswith("cuda")]
+        machine = await self._machines.of(document.path) if here else None
+        if machine is not None and document.checked is checked:
+            for report in here:
+                report.machine = machine
+            self._taken(document)
 
     async def _proved(self, document: Document, report: Report, source: str) -> Proof:
         settings, environment = await self._configuration.settled(document.path)

@@ -61,7 +61,11 @@ def measure(
 
 def _of_unit(probed: Sequence[Probed], unit: Unit) -> list[Probed]:
     """What times the kernels of a unit, where something does."""
-    return [p for p in probed if {(k.name, k.phase) for k in p[0]} == {(name, unit.phase) for name in unit.kernels}]
+    return [
+        p
+        for p in probed
+        if {(k.name, k.phase) for k in p[0] if not k.library} == {(name, unit.phase) for name in unit.kernels}
+    ]
 
 
 def _of_kernels(yours: UnitCall, ours: UnitCall, probes: Sequence[Probed]) -> dict[str, tuple[float, float]]:
@@ -72,7 +76,7 @@ def _of_kernels(yours: UnitCall, ours: UnitCall, probes: Sequence[Probed]) -> di
     for _ in range(_PASSES):
         for unit, probe, times in zip((yours, ours), probes, best, strict=True):
             for kernel in kernel_pass.timed([probe], functools.partial(unit.call, yours.inputs)):
-                if kernel.seconds is not None:
+                if kernel.seconds is not None and not kernel.library:
                     times[kernel.name] = min(kernel.seconds, times.get(kernel.name, kernel.seconds))
     return {name: (seconds, best[1][name]) for name, seconds in best[0].items() if name in best[1]}
 

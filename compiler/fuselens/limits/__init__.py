@@ -1,0 +1,1 @@
+"""What this machine can do at best: :mod:`.measuring` finds out, once for each machine, by programs that we compile."""
