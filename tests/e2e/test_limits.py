@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from test_pictures import shown, tab
 from workbench import Workbench, until
 
 PROGRAM = '''"""A function that is far from a limit at one line, and near one at others."""
@@ -35,8 +36,8 @@ def test_how_far_a_function_is_from_its_limits(workbench: Workbench, workspace: 
     workbench.close_notifications()
     workbench.screenshot("limits-lens")
     line, column = workbench.go_to(path, "torch.softmax(scores")
-    shown = until("the hover", lambda: "Run: " in (h := workbench.probe.hover(path, line, column)) and h)
-    assert "softmax" in shown and (" of its limit: " in shown or " would do: " in shown), shown
+    told = until("the hover", lambda: "Run: " in (h := workbench.probe.hover(path, line, column)) and h)
+    assert "softmax" in told and (" of its limit: " in told or " would do: " in told), told
     workbench.hover_at_cursor("Run: ")
     workbench.screenshot("limits-hover")
     workbench.page("press", "Escape")
@@ -44,6 +45,13 @@ def test_how_far_a_function_is_from_its_limits(workbench: Workbench, workspace: 
     assert "a call: " in text and "its backward: " in text and "(library)" in text, text
     assert "measured on " in text and "copies: 16 KiB " in text, text
     workbench.screenshot("limits-document")
+    page = shown(workbench, path, "attend")
+    tab(page, "Roofline")
+    page.visible("#panel-roofline .point")
+    assert any("below the machine's roof" in text for text in page.texts("#panel-roofline svg .title"))
+    assert any("a call: " in text for text in page.texts("#panel-roofline .sentence"))
+    workbench.screenshot("limits-roofline")
+    assert page.violations() == []
 
 
 def document(workbench: Workbench) -> str:

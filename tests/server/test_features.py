@@ -20,6 +20,7 @@ from fuselens.record.report import (
     Graph,
     Guard,
     Kernel,
+    KernelRun,
     Line,
     MemoryStep,
     Proof,
@@ -319,7 +320,9 @@ def test_each_kind_of_lens_can_be_left_out(toy, kind):
     seen.take(1, Event("times", toy.path, "toy", 4, graph=0, calls=2, seconds=1e-3, fastest=1e-6))
     file = toy.file()
     file.functions[0].proof = Proof("toy", (Tried("the example inputs", True, error=1e-7),))
-    view = toy.view(report=file, observed=seen, definitions=SourceModule(toy.text, toy.path).all_functions)
+    timed = KernelRun("k", 0, "forward", read=8, written=8, seconds=1e-3, limits={"traffic": 5e-4})
+    runs = {"toy": KeptRun(RunResult("toy", True, "", kernels=(timed,)))}
+    view = toy.view(report=file, observed=seen, runs=runs, definitions=SourceModule(toy.text, toy.path).all_functions)
     every = code_lens.code_lenses(view, CLIENT_ACTIONS)
     others = code_lens.code_lenses(view, CLIENT_ACTIONS, [other for other in LENSES if other != kind])
     (gone,) = [lens for lens in every if lens not in others]

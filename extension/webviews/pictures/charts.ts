@@ -216,16 +216,16 @@ function roof(drawing: Drawing, { source, sentences, roof: limits, kernels }: Ro
   }
   const flat = [["additions", limits.additions] as const, ...Object.entries(limits.products).map(([dtype, speed]) => [`products, ${dtype}`, speed] as const)]
     .filter(([name]) => name === "additions" || name === "products, float32" || name === "products, bfloat16");
-  const highest = Math.max(...flat.map(([, speed]) => speed), ...below.map(({ speed }) => speed));
-  const across = decades(Math.min(0.1, ...below.map(({ intensity }) => intensity)), Math.max((2 * limits.additions) / limits.memory, ...below.map(({ intensity }) => intensity)));
-  const up = decades(Math.min(highest / 1000, ...below.map(({ speed }) => speed)), highest);
+  const highest = Math.max(...flat.map(([, speed]) => speed));
+  const across = decades(Math.min(0.1, ...below.map(({ intensity }) => intensity)), Math.max((2 * highest) / limits.memory, ...below.map(({ intensity }) => intensity)));
+  const up = decades(Math.min(highest / 1000, ...below.map(({ speed }) => speed)), Math.max(highest, ...below.map(({ speed }) => speed)));
   const { width } = drawing;
   const [top, height, foot] = [56, 260, 42];
   const [left, room] = [LEFT + 14, Math.max(120, width - LEFT - 30)];
   const position = (value: number, all: readonly number[]): number => (Math.log10(value) - Math.log10(all[0] ?? 1)) / Math.max(1, all.length - 1);
   const x = (intensity: number): number => left + Math.min(1, Math.max(0, position(intensity, across))) * room;
   const y = (speed: number): number => top + (1 - Math.min(1, Math.max(0, position(speed, up)))) * height;
-  const made: Node[] = [words(0, 16, `${source}: below the roof of ${limits.name}`, "title"), words(0, 33, `memory ${rateText(limits.memory)}, caches up to ${rateText(limits.cache)}`, "faint")];
+  const made: Node[] = [words(0, 16, `${source}, below the machine's roof`, "title"), words(0, 33, `${limits.name} · memory ${rateText(limits.memory)}, caches up to ${rateText(limits.cache)}`, "faint")];
   for (const value of up) {
     made.push(shape("line", { x1: left, x2: left + room, y1: y(value), y2: y(value), class: "rule" }), words(left - 8, y(value) + 4, operationsText(value), "tick", "end"));
   }
@@ -236,7 +236,7 @@ function roof(drawing: Drawing, { source, sentences, roof: limits, kernels }: Ro
   const slope = (bandwidth: number, kind: string): void => {
     const [first, last] = [across[0] ?? 1, across[across.length - 1] ?? 1];
     const from = Math.max(first, (up[0] ?? 1) / bandwidth);
-    const to = Math.min(last, limits.additions / bandwidth);
+    const to = Math.min(last, (bandwidth === limits.memory ? highest : limits.additions) / bandwidth);
     if (to > from) {
       made.push(shape("line", { x1: x(from), y1: y(from * bandwidth), x2: x(to), y2: y(to * bandwidth), class: kind }));
     }
@@ -244,7 +244,7 @@ function roof(drawing: Drawing, { source, sentences, roof: limits, kernels }: Ro
   slope(limits.memory, "peak");
   slope(limits.cache, "limit");
   for (const [name, speed] of flat) {
-    const from = Math.max(across[0] ?? 1, speed / limits.cache);
+    const from = Math.max(across[0] ?? 1, speed / (name === "additions" ? limits.cache : limits.memory));
     made.push(shape("line", { x1: x(from), x2: left + room, y1: y(speed), y2: y(speed), class: name === "additions" ? "peak" : "limit" }));
     made.push(words(left + room, y(speed) - 6, `${name} ${operationsText(speed)}`, "mark", "end"));
   }

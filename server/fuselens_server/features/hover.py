@@ -55,9 +55,9 @@ def hover(view: View, position: lsp.Position, link: Links | None = None) -> lsp.
     line = view.compiled.line(position) if view.report else None
     word, place = _word(view, position) or ("", None)
     parts = line_hover(view, line, word, position, link) if line is not None else []
-    seen = [*last_run.shapes(view, position, word), *last_run.kernels(view, position), *distance.rows(view, position)]
+    seen = [*last_run.shapes(view, position, word), *last_run.kernels(view, position)]
     changed = since.about(view, position.line, whole=False)
-    return _hover(view, [*changed, *parts, *seen], place)
+    return _hover(view, [*changed, *parts[:1], *distance.rows(view, position), *parts[1:], *seen], place)
 
 
 def _hover(view: View, parts: list[str], place: lsp.Range | None) -> lsp.Hover | None:

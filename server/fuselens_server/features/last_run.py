@@ -116,8 +116,11 @@ def kernel_runs(function: Function, report: Report, machine: Machine | None) -> 
         run = KernelRun(
             kernel.name, 0, kernel.phase, kernel.spans, kernel.bytes or None, seconds=kernel.seconds / kernel.calls
         )
-        if work is not None and work.bytes == kernel.bytes:  # the sizes of the example inputs
-            run = replace(run, read=work.read, written=work.written, operations=work.operations, library=work.library)
+        if work is not None and work.bytes and (work.bytes == kernel.bytes or not work.library):
+            factor = kernel.bytes / work.bytes  # other sizes: our kernels do as much for each byte
+            read, written = round(factor * work.read), round(factor * work.written)
+            done = {kind: factor * count for kind, count in work.operations.items()}
+            run = replace(run, read=read, written=written, operations=done, library=work.library)
             run = run if machine is None else limits.with_limit(run, machine)
         elif machine is not None and kernel.bytes:
             half = kernel.bytes / 2  # as a copy moves them
