@@ -16,11 +16,11 @@ import torch
 from .compared import TOLERANCE, Closeness, closeness, plain, unlike
 from .comparison import copied, interleaved, seeds
 from .doubled import Doubled, Exact
+from .structures import Values
 
 _WORSE = 4.0  # times eager's own error (root mean square) that is still rounding
 _UNSTEADY = 0.05  # of the values' size: beyond, eager's error says nothing
 _SMALLEST = 1e-30  # of what errors are divided by
-Values = list[tuple[str, Any]]
 Function = Callable[..., Any]
 
 

@@ -22,12 +22,14 @@ import torch
 from .. import sandbox
 from ..record.diagnostics import make
 from ..record.report import KernelRun, RunResult, Span
+from . import rounding
 from .compared import argument_names, closeness, place_of, plain, table, unlike
 from .kernel_pass import Probed, timed, timed_on_gpu
 from .program_state import ProgramState, RandomState
-from .structures import tensors_in
+from .structures import Values, leaves, tensors_in
 
 _BUDGET_SECONDS = 2.0
+_MOVED = "other last bits change it in eager, too"
 _MOST_REPEATS = 200
 
 
@@ -115,7 +117,7 @@ class Judged:
         out += "; gradients agree" if any(g is not None for g in self.expected["gradient"].values()) else ""
         out += "; what it changes agrees" if self.notes.written else ""
         if self.amplified:
-            out += f"; rounding decides {_named(self.amplified)}: one bit of the inputs changes it in eager, too"
+            out += f"; rounding decides {_named(self.amplified)}: {_MOVED}"
         return out
 
 
@@ -145,14 +147,15 @@ def judge(
         judged.repeatable = "result" not in unsteady
         judged.excused |= dict.fromkeys(unsteady, "eager itself gives another value each time")
         differing = {where: found for where, found in differing.items() if where not in unsteady}
-    # nor does what one rounding of the inputs changes as well, as an optimizer does that divides noise by noise
+    # nor does what other last bits change as well, as an optimizer does that divides noise by noise
     if differing:
-        moved = observe(eager, nudged(args), nudged(kwargs), gradients=gradients)
-        rounding = differences(expected, moved)
-        judged.amplified = [where for where in differing if where in rounding]
-        why = "rounding decides it: one bit of the inputs changes it in eager, too"
-        judged.excused |= dict.fromkeys(judged.amplified, why)
-        differing = {where: found for where, found in differing.items() if where not in rounding}
+        moved = []
+        for seed in range(rounding.RUNS):
+            with rounding.Rounding(seed):
+                moved.append(observe(eager, args, kwargs, gradients=gradients))
+        judged.amplified = [where for where in differing if _is_rounding(where, expected, actual, moved)]
+        judged.excused |= dict.fromkeys(judged.amplified, f"rounding decides it: {_MOVED}")
+        differing = {where: found for where, found in differing.items() if where not in judged.amplified}
     judged.differing, judged.worst = differing, worst[0]
     return judged
 
@@ -179,20 +182,20 @@ def _named(places: list[str]) -> str:
     return first if len(places) == 1 else f"{first} and {len(places) - 1} more"
 
 
-def nudged(value: Any) -> Any:
-    """The inputs with each floating element moved by one bit, up or down."""
-    if isinstance(value, torch.Tensor):
-        if (
-            value.dtype not in (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-            or type(value) is not torch.Tensor
-        ):
-            return value
-        up = torch.arange(value.numel(), device=value.device).reshape(value.shape) % 2 == 0
-        infinity = torch.full_like(value, float("inf"))
-        return torch.nextafter(value.detach(), torch.where(up, infinity, -infinity)).requires_grad_(value.requires_grad)
-    if type(value) in (list, tuple):
-        return type(value)(nudged(v) for v in value)
-    return {k: nudged(v) for k, v in value.items()} if type(value) is dict else value
+def _is_rounding(where: str, expected: dict[str, Any], actual: dict[str, Any], moved: list[dict[str, Any]]) -> bool:
+    """Whether all that differs in one place is what eager makes of other last bits, see :mod:`.rounding`."""
+    what, _, key = where.partition(" ")
+
+    def values(observed: dict[str, Any]) -> Values:
+        at = observed.get(what)  # none where it raised
+        at = at[int(key)] if what == "input" and at is not None else at.get(key) if key and at is not None else at
+        return list(leaves(where, at))
+
+    one, other, runs = values(expected), values(actual), [values(run) for run in moved]
+    pairs = zip(one, other, strict=False)
+    return len(one) == len(other) and all(
+        rounding.decides(name, one, other, runs) for (name, e), (_, a) in pairs if differ(e, a, name)
+    )
 
 
 def _instead(target: str, compiled: Callable[..., Any], inputs: Any) -> str:

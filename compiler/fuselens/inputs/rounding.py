@@ -10,7 +10,7 @@ import torch
 
 from .. import torch_private
 from ..autograd.decompositions import table
-from .agreement import Values
+from .structures import Values
 
 RUNS = 3
 _FACTOR = 3.0  # times what the runs were moved by

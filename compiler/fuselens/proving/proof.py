@@ -21,10 +21,11 @@ import torch
 from .. import api
 from ..config import Config
 from ..inputs import agreement, rounding
-from ..inputs.agreement import Values, distance
+from ..inputs.agreement import distance
 from ..inputs.compared import argument_names, place_of
 from ..inputs.comparison import observe
 from ..inputs.doubled import Doubled, Exact
+from ..inputs.structures import Values, leaves
 from ..pipeline import Recorder
 from ..record.diagnostics import raised
 from ..record.report import Drift, Proof, Tried
@@ -182,31 +183,18 @@ def _flat(observed: dict[str, Any], arguments: Sequence[str]) -> Values:
     """What :func:`.comparison.observe` found, value by value, each with where it is. ``arguments`` names the tensors among the inputs."""
     if "raised" in observed:
         return [("result", observed["raised"])]
-    found = list(_leaves("result", observed["result"]))
+    found = list(leaves("result", observed["result"]))
     for what in ("gradient", "state"):
         for key, value in observed[what].items():
-            found += _leaves(place_of(what, key, arguments), value)
+            found += leaves(place_of(what, key, arguments), value)
     for number, value in enumerate(observed["input"]):
-        found += _leaves(place_of("input", str(number), arguments), value)
+        found += leaves(place_of("input", str(number), arguments), value)
     times = Counter(where for where, _ in found)
     seen = Counter[str]()
     for k, (where, value) in enumerate(found):  # an argument may have the name of a parameter
         seen[where] += 1
         found[k] = (where if times[where] == 1 else f"{where} ({seen[where]})", value)
     return found
-
-
-def _leaves(where: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _leaves(f"{where}[{key!r}]", item)
-    elif isinstance(value, (list, tuple)):
-        for number, item in enumerate(value):
-            yield from _leaves(f"{where}[{number}]", item)
-    elif hasattr(value, "__array_interface__") and not isinstance(value, type):  # numpy's
-        yield where, torch.as_tensor(value)
-    else:
-        yield where, value
 
 
 def _errors(expected: Values, exact: Values, found: Values) -> tuple[float | None, float | None, float | None]:

@@ -348,15 +348,15 @@ _RULES: dict[Any, Callable[[Interpreter, fx.Node, Any, Any], Any]] = {
 
 
 def _is_used(node: fx.Node) -> bool:
-    """Whether something that leaves the graph, or is written, is computed from a node."""
+    """Whether something that leaves the graph is computed from a node, as far as that is certain."""
     more, seen = [node], {node}
     while more:
         for user in more.pop().users:
-            if user.op == "output" or user.meta.get("val") is None or torch_private.writes(user):
+            written = [n for n in user.all_input_nodes[:1] if torch_private.writes(user)]
+            if user.op == "output" or any(n.op == "placeholder" for n in written):
                 return True
-            if user not in seen:
-                seen.add(user)
-                more.append(user)
+            more += (new := [n for n in (user, *written) if n not in seen])
+            seen.update(new)
     return False
 
 
