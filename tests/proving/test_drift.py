@@ -46,6 +46,10 @@ def test_the_line_that_loses_digits() -> None:
     assert proved.steepest(found) is back
     (said,) = (line for line in proved.lines(found, HERE) if "grows most" in line)
     assert f"at line {back.span.line}: " in said and f"that of line {back.span.line - 1}" in said
+    first = found.tried[0]
+    assert first.eager_error is not None and abs(first.eager_error - lines["result"].eager) < 1e-3, (
+        "it is told, far as it is"
+    )
     table = list(proved.drift_table(found, HERE))
     assert len(table) == 7 and table[5].endswith(": it grows most here")
 
