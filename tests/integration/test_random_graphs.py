@@ -122,6 +122,9 @@ FOUND = {
         "e = a.diagonal() + a.unfold(0, 2, 1)[0, :, 0]", "h = a.expand(3, 2, 2).flatten(0, 1).mT + 1",
         inputs="x float32 2 2; y float32 2", outputs="b c d e h",
     ),
+    "gradient_of_a_normalised_half": program(
+        "a = F.group_norm(torch.atan2(x, x.abs() + 1), 1)", inputs="x float16 8 1 grad"
+    ),
     "positions_of_samples": program(
         "a = F.interpolate(x, scale_factor=1.5, mode='bicubic')", inputs="x float32 1 1 100 100"
     ),
