@@ -43,7 +43,7 @@ test-extension: extension ## types and unit tests of the extension
 test-e2e: environment extension browser editor ## the tests in a real editor (ARGS="-k name"; FUSELENS_EDITOR=oldest: in the first release that we support)
 	@$(PY) -m pytest -m e2e -n 0 $(ARGS) tests/e2e
 
-sweep: environment ## the tests that take minutes: 10,000 random programs, 5,000 random graphs, 2,000 for a GPU, and the whole standard library (SEED=, ARGS=)
+sweep: environment ## the tests that take minutes: 10,000 random programs, 5,000 random graphs, 2,000 for a GPU, 2,000 that are proved, and the whole standard library (SEED=, ARGS=)
 	@FUSELENS_SWEEP_SEED=$(SEED) $(PY) -m pytest -n 2 -v -m sweep $(ARGS)
 
 versions: environment ## the Python tests on each supported torch and Python, whole or in a sample, in one table (VERSIONS="2.11 2.15", SEED=)

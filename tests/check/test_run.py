@@ -150,7 +150,7 @@ WRONG = """
 
 @pytest.mark.parametrize(
     ("function", "words"),
-    [("result", "result: 4 of 4"), ("state", "afterwards module_under_check.kept"), ("argument", "input 0 afterwards")],
+    [("result", "result: 4 of 4"), ("state", "kept afterwards: "), ("argument", "x afterwards: ")],
 )
 def test_a_difference_is_told_wherever_it_is(written: Callable[..., Path], function: str, words: str) -> None:
     result = check.run_function(written(WRONG), function)

@@ -61,6 +61,23 @@ def test_verify_as_json(model: Path) -> None:
     assert all(t["agrees"] for t in proof["tried"])
 
 
+def test_verify_tells_where_half_precision_loses_digits(model: Path) -> None:
+    body = "    h = x.bfloat16() * 2\n    h = h + 300\n    h = h - 300\n    return h.float()"
+    model.write_text(MODEL.replace("    return torch.tanh(x * 2).softmax(-1)", body))
+    status, text = ran("verify", "model.py::step", cwd=model.parent)
+    assert status == 0, text
+    assert re.search(
+        r"^  drift from float64 grows most at line 9: \S+ eager, \S+ compiled, \S+ × that of line 8$", text, re.M
+    ), text
+    assert re.search(r"^    line 9   bfloat16  .*: it grows most here$", text, re.M), text
+    status, text = ran("verify", "model.py::step", "--format", "json", cwd=model.parent)
+    (proof,) = json.loads(text)
+    assert [row["span"]["line"] for row in proof["drift"]] == [7, 8, 9, 10], text
+    assert (
+        proof["drift"][2]["compiled"] > 10 * proof["drift"][1]["compiled"] and proof["drift"][2]["source"]["line"] == 8
+    )
+
+
 def test_verify_ends_in_time(model: Path) -> None:
     model.write_text(
         MODEL.replace("    return torch.tanh", "    time.sleep(0.4)\n    return torch.tanh").replace(

@@ -23,6 +23,23 @@ def softmax(x: Float32[Tensor, "rows 16"]):
 '''
 
 
+HALF = '''"""A function of half precision that loses digits in a line."""
+
+import fuselens
+import torch
+from jaxtyping import Float32
+from torch import Tensor
+
+
+@fuselens.compile
+def centred(x: Float32[Tensor, "rows 16"]):
+    h = x.bfloat16() * 3
+    large = h + 500
+    back = large - 500
+    return back.float()
+'''
+
+
 @pytest.fixture
 def program(workbench: Workbench, workspace: Path) -> Iterator[Path]:
     path = workspace / "proofs.py"
@@ -49,3 +66,19 @@ def test_a_lens_says_that_a_function_is_proved(workbench: Workbench, program: Pa
     text = workbench.press_lens("equals eager", lambda: tried(workbench))
     assert "✓ negative zeros" in text and "✓ other sizes" in text and "Repeat it: fuselens verify" in text
     workbench.screenshot("proofs")
+
+
+def test_a_hover_tells_where_half_precision_loses_digits(workbench: Workbench, program: Path) -> None:
+    path = program.with_name("halves.py")
+    path.write_text(HALF)
+    workbench.probe.open(path)
+    until("proof", lambda: proof(workbench, path))
+    line = next(n for n, text in enumerate(HALF.splitlines()) if "back = " in text)
+    workbench.go_to(path, "large - 500")
+    said = workbench.hover_at_cursor("drift from float64")
+    assert " eager, " in said and " compiled, " in said and f"that of line {line}: it grows most here" in said
+    workbench.screenshot("drift")
+    workbench.page("press", "Escape")
+    text = workbench.press_lens("equals eager", lambda: tried(workbench))
+    assert "drift from float64 by line" in text and ": it grows most here" in text
+    workbench.screenshot("drift_table")

@@ -122,6 +122,9 @@ FOUND = {
         "e = a.diagonal() + a.unfold(0, 2, 1)[0, :, 0]", "h = a.expand(3, 2, 2).flatten(0, 1).mT + 1",
         inputs="x float32 2 2; y float32 2", outputs="b c d e h",
     ),
+    "gradient_of_a_normalised_half": program(
+        "a = F.group_norm(torch.atan2(x, x.abs() + 1), 1)", inputs="x float16 8 1 grad"
+    ),
     "positions_of_samples": program(
         "a = F.interpolate(x, scale_factor=1.5, mode='bicubic')", inputs="x float32 1 1 100 100"
     ),
@@ -198,6 +201,13 @@ FOUND = {
     "mean_of_many_equal_doubles": program(
         "a = x.masked_fill(y > 0, 0)", "b = F.batch_norm(a, None, None, training=True)",
         inputs="x float64; y float64 100 1 8", outputs="b",
+    ),
+    "smallest_of_what_a_backward_would_round_elsewhere": program(
+        "a = (x * 1.3).sigmoid() * x / 8", "b = torch.amin(a, (-1, -4))", inputs="x bfloat16 2 7 7 1 grad", outputs="b"
+    ),
+    "infinities_written_through_what_repeats_nothing": program(
+        "x[0] = float('inf')", "x.expand_as(x).add_(1)", "x.expand(1, *x.shape).mul_(2)", "x.broadcast_to(x.shape).sub_(1)",
+        "torch.broadcast_to(x, x.shape).mul_(0.3)", inputs="x float32 4 3", outputs="x",
     ),
     "steps_between_numbers_that_cancel": program(
         "a = torch.linspace(-0.3, 0.4, 1200)", "b = a / (a.abs() + x.abs() * 1e-4)", inputs="x float32", outputs="b"

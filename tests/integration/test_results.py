@@ -198,6 +198,33 @@ def test_cross_entropy_of_probabilities(dtype: torch.dtype, reduction: str) -> N
             compiled(x, y)
 
 
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("used", [False, True])
+def test_probabilities_are_checked_also_where_nobody_uses_the_loss(used: bool, gradients: bool) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        loss = torch.nn.functional.binary_cross_entropy(x, x.detach(), reduction="none")
+        if used:
+            more = loss.sin()
+            more.sub_(more.mean())
+            more[0] = 1
+        x.detach().mul_(2)
+        return x + 1
+
+    compiled = fuselens.compile(fn, fullgraph=True)
+    for start in (0.0, 0.75):
+        given = torch.linspace(start, start + 0.5, 12)
+        seen = []
+        for function in (fn, compiled):
+            x = given.clone().requires_grad_(gradients)
+            try:
+                seen.append((function(x).detach(), x.detach()))
+            except RuntimeError as error:
+                seen.append((str(error), x.detach()))
+        assert comparison.differ(*seen, "") is None, seen
+    assert "all elements of input should be between 0 and 1" in str(seen)
+    assert not any(g.fallback for g in compiled.__fuselens__.recorder.report.graphs)
+
+
 @pytest.mark.parametrize(
     "more", [{}, {"mode": "mean"}, {"mode": "mean", "padding_idx": 4}, {"padding_idx": 3}, {"scaled": 1}]
 )

@@ -95,6 +95,22 @@ def test_random_numbers_and_what_has_no_float64_are_taken_as_they_are() -> None:
     assert exact is not None and bool(((exact.value == 0) | (exact.value == 1 / 3)).all())
 
 
+@pytest.mark.parametrize("fn", [lambda z: z.conj() / 3, lambda z: z.conj().imag / 3, lambda z: z.mT.conj() @ z])
+def test_what_is_lazily_conjugated_or_negated(fn: Any) -> None:
+    z = torch.randn(4, 6, dtype=torch.complex64)
+    _, exact = exactly(fn, z)
+    assert exact is not None
+    torch.testing.assert_close(exact.value, fn(z.to(torch.complex128)), rtol=1e-9, atol=1e-12)
+
+
+def test_zeros_without_memory() -> None:
+    def gradient(x: torch.Tensor) -> torch.Tensor:  # that of a sign is such a tensor
+        return torch.autograd.grad(torch.norm(x, 1) + torch.sgn(x).sum(), x)[0]
+
+    found, exact = exactly(gradient, torch.randn(5, requires_grad=True))
+    assert exact is None or torch.equal(exact.value, found.double())
+
+
 @pytest.mark.parametrize(
     ("fn", "signed"),
     [

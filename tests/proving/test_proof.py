@@ -8,6 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fuselens.inputs.comparison import judge
+from fuselens.proving.kinds import kinds
 from fuselens.proving.proof import Prover
 from fuselens.record.printed import proved
 from fuselens.record.report import Proof, Tried
@@ -54,11 +56,16 @@ def asks(x: torch.Tensor) -> torch.Tensor:
     return x * (3 if torch.compiler.is_compiling() else 2)
 
 
+def varies(x: torch.Tensor) -> torch.Tensor:
+    deviation, mean = torch.std_mean(x, 0)  # eager: in double precision, and infinities make a mean that is no number
+    return x / deviation + torch.nan_to_num(mean)
+
+
 MODEL = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU())
 GOOD = [
     (asks, (torch.randn(4),)), (branches, (torch.randn(4, 3), 3)), (writes, (torch.randn(4, 3), torch.randn(4, 3))),
     (draws, (torch.randn(8),)), (raises, (torch.randn(4, 4),)), (half, (torch.randn(8, 8),)), (counted, (torch.randn(9),)),
-    (MODEL, (torch.randn(6, 4),)),
+    (MODEL, (torch.randn(6, 4),)), (varies, (torch.randn(8, 3),)),
 ]  # fmt: skip
 
 
@@ -74,7 +81,7 @@ def test_what_agrees(number: int) -> None:
 def test_what_runs_eagerly_is_not_proved() -> None:
     found = proof(lambda x: x.to_sparse(), torch.randn(4, 4))
     assert found.agrees and found.uncompiled
-    assert any("not compiled" in line for line in proved.lines(found))
+    assert any("not compiled" in line for line in proved.lines(found, ""))
 
 
 def test_float64_is_the_judge_of_half_precision() -> None:
@@ -82,6 +89,45 @@ def test_float64_is_the_judge_of_half_precision() -> None:
     first = found.tried[0]
     assert first.exact_error is not None and first.eager_error is not None
     assert 1e-4 < first.exact_error < 4 * first.eager_error
+
+
+class Doubling(torch.nn.Module):
+    """Its gradients are twice as large as its values say."""
+
+    def __init__(self, times: float) -> None:
+        super().__init__()
+        self.times = times
+        self.inner = torch.nn.Linear(4, 4)
+
+    def forward(self, pair: tuple[torch.Tensor, torch.Tensor], weight: torch.Tensor) -> torch.Tensor:
+        found = self.inner(pair[1]) * weight
+        return found * self.times - found.detach() * (self.times - 1)
+
+
+def test_gradients_have_the_names_of_what_they_are_of() -> None:
+    right, wrong = Doubling(1.0), Doubling(2.0)
+    wrong.load_state_dict(right.state_dict())
+    args = (torch.randn(3, 4), torch.randn(3, 4)), torch.randn(4)
+    prover = Prover(Function(right, args), "model", "")
+    prover.compiled = wrong
+    (kind,) = (kind for kind in kinds(prover.subject) if kind.name == "the example inputs")
+    assert prover.tried(kind).detail.startswith("gradient of pair[1]: ")
+    judged = judge(right, wrong, kind.args, kind.kwargs, gradients=True)
+    assert [text.partition(": ")[0] for text in judged.differing.values()] == [
+        "gradient of pair[1]", "gradient of weight", "gradient of inner.weight", "gradient of inner.bias", "<1>.times afterwards"
+    ]  # fmt: skip
+
+
+def test_an_argument_may_have_the_name_of_a_parameter() -> None:
+    class Scale(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(4))
+
+        def forward(self, weight: torch.Tensor) -> torch.Tensor:
+            return self.weight * weight
+
+    assert proof(Scale(), torch.randn(4)).agrees
 
 
 def test_headlines() -> None:

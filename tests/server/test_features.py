@@ -15,6 +15,7 @@ from fuselens.record import diagnostics as codes
 from fuselens.record.report import (
     Decision,
     Diagnostic,
+    Drift,
     FileReport,
     Frame,
     Graph,
@@ -39,6 +40,7 @@ from fuselens_server.client.messages import CLIENT_ACTIONS
 from fuselens_server.client.settings import LENSES
 from fuselens_server.documents import stages as documents
 from fuselens_server.features import code_lens, diagnostics, hover, inlay_hints, summary
+from fuselens_server.features.markdown import plain
 from fuselens_server.texts.convert import SourceText
 from fuselens_server.texts.document_uri import CodeDocument, ReportDocument, parse
 from fuselens_server.texts.observed import Observed
@@ -510,6 +512,19 @@ def test_hover_excerpt_is_plain_and_cut(toy):
     assert text is not None
     assert "```fuselens-loop\nt0 = x\nt1 = x\n" in text
     assert "t6 = x\n… 13 more lines\n```" in text  # eight rows
+
+
+def test_hover_tells_the_drift_of_a_line(toy):
+    line, before = toy.span(toy.text, "a / (a.abs() + 1)"), toy.span(toy.text, "toy(")
+    drift = Drift(line, "bfloat16", 3.1e-3, 1.9e-3, 2e-2, 1e-2, 4.2, before)
+    report = Report("toy", toy.path, proof=Proof("toy", drift=(drift,)))
+    text = hovered(toy.view(report=FileReport(toy.path, [report])), at(toy, "x = a"))
+    wanted = (
+        f"drift from float64: 3.1e-03 eager, 1.9e-03 compiled, 4.2 × that of line {before.line}: **it grows most here**"
+    )
+    assert text is not None and wanted in plain(text.replace("**", "@")).replace("@", "**")
+    assert "it grows most here" in summary.proof(report)
+    assert hovered(toy.view(report=FileReport(toy.path, [Report("toy", toy.path)])), at(toy, "x = a")) != text
 
 
 def test_hover_tells_what_a_line_saves_and_where_memory_peaks(toy):

@@ -76,6 +76,8 @@ def table() -> Decompositions:
         chosen[op] = over(rule)
     groups = torch.ops.aten.native_group_norm.default
     chosen[groups] = definitions.group_norm(chosen[groups])
+    backward = torch.ops.aten.native_group_norm_backward.default
+    chosen[backward] = definitions.group_norm_backward(chosen[backward])
     threshold = torch.ops.aten.threshold_backward.default
     chosen[threshold] = definitions.threshold_backward(chosen[threshold])
     norm = torch.ops.aten.linalg_vector_norm.default

@@ -98,6 +98,21 @@ def group_norm(rule: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def group_norm_backward(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's decomposition. The only element of a group is its mean, as that was rounded when it was saved: made anew it may be rounded
+    elsewhere, and what the two differ by is divided by nearly nothing."""
+
+    def run(
+        grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, n: Any, c: Any, rest: Any, groups: int, mask: Any
+    ) -> Any:  # fmt: skip
+        alone = c == groups and rest == 1
+        return rule(
+            grad, mean.reshape(x.shape).to(x.dtype) if alone else x, mean, rstd, weight, n, c, rest, groups, mask
+        )
+
+    return run
+
+
 def _scaled_groups(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, n: Any, c: Any, rest: Any, groups: int, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -233,6 +233,8 @@ class _Cut:
             return "the checkpoint's policy saves it"
         if "region" in node.meta:
             return ""
+        if self._finds_extrema(node):
+            return "its elements were compared as the forward rounds them"
         if node not in self.forward:
             return ""  # computed once, before the backward or in it
         name = packet(node)
@@ -245,6 +247,20 @@ class _Cut:
         if not is_view(node) and node in self.forward and self._in_memory_anyway(node):
             return "a vendor call reads it in forward and in backward: it is in memory already"
         return ""
+
+    def _finds_extrema(self, node: fx.Node) -> bool:
+        """Whether the node says which elements are the largest, or the smallest, of values in half precision. What makes these anew may
+        round elsewhere, and then none of them is."""
+        if packet(node) != "eq" or len(operands := [_viewed(a) for a in node.all_input_nodes]) != 2:
+            return False
+        for value, extremum in (operands, operands[::-1]):
+            if (
+                packet(extremum) in ("amax", "amin")
+                and value not in self.inputs
+                and _viewed(extremum.all_input_nodes[0]) is value
+            ):
+                return value.meta["val"].dtype in (torch.bfloat16, torch.float16)
+        return False
 
     def _in_memory_anyway(self, node: fx.Node) -> bool:
         forward = backward = False
@@ -557,6 +573,13 @@ def _is_computed(node: fx.Node) -> bool:
     if isinstance(node.meta["val"], (float, torch.SymFloat)):
         return True
     return bool(node.all_input_nodes) and all(is_number(n) for n in node.all_input_nodes)
+
+
+def _viewed(node: fx.Node) -> fx.Node:
+    """What a node is a view of, in the end."""
+    while is_view(node):
+        node = node.all_input_nodes[0]
+    return node
 
 
 def _through_views(node: fx.Node) -> list[fx.Node]:

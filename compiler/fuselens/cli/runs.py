@@ -97,7 +97,9 @@ def verify(arguments: argparse.Namespace) -> int:
     else:
         for target, proof in zip(chosen, proofs, strict=True):
             say(f"{target.path}::{target.function}")
-            say("\n".join(f"  {line}" for line in proved.lines(proof)))
+            path = str(target.path)
+            said = *proved.lines(proof, path), *proved.drift_table(proof, path)
+            say("\n".join(f"  {line}" for line in said))
             if proof.fault is not None:
                 say(views.diagnostic_text(proof.fault, full=True))
     return int(any(not p.agrees or p.fault is not None or p.uncompiled or p.stopped for p in proofs))

@@ -16,10 +16,11 @@ import torch
 from .compared import TOLERANCE, Closeness, closeness, plain, unlike
 from .comparison import copied, interleaved, seeds
 from .doubled import Doubled, Exact
+from .structures import Values
 
 _WORSE = 4.0  # times eager's own error (root mean square) that is still rounding
 _UNSTEADY = 0.05  # of the values' size: beyond, eager's error says nothing
-Values = list[tuple[str, Any]]
+_SMALLEST = 1e-30  # of what errors are divided by
 Function = Callable[..., Any]
 
 
@@ -133,6 +134,19 @@ def _other_kinds(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Where one is a number, an infinity of a sign or no number, and the other is something else of these."""
     finite = torch.isfinite(one) & torch.isfinite(other)
     return ~(finite | (one == other) | (torch.isnan(one) & torch.isnan(other)))
+
+
+def distance(right: torch.Tensor, other: torch.Tensor) -> tuple[float, float]:
+    """How far ``other`` is from ``right``, beside the root mean square of ``right``: as a root mean square, and at most. Elements that
+    are not finite do not count."""
+    right, other = right.detach().double(), other.detach().double()
+    finite = torch.isfinite(right) & torch.isfinite(other)
+    right, other = right[finite], other[finite]
+    size = right.square().mean().sqrt() if right.numel() else right.new_zeros(())
+    if not bool(size > 0):
+        return 0.0, 0.0
+    error, size = other - right, size.clamp_min(_SMALLEST)
+    return float(error.square().mean().sqrt() / size), float(error.abs().amax() / size)
 
 
 def seconds(eager: Function, compiled: Function, given: Sequence[Any]) -> tuple[float, float]:

@@ -93,14 +93,14 @@ def table(
     rows = [replace(row, kind="value") for row in _rows("result", expected["result"], actual["result"])]
     rows = [_excused(row, excused.get("result", "")) for row in rows]
     for key, value in expected["gradient"].items():
-        name = f"gradient of {_argument(key, arguments)}"
+        name = place_of("gradient", key, arguments)
         rows += _of(name, "gradient", value, actual["gradient"].get(key), excused.get(f"gradient {key}", ""))
     for number, (before, after) in enumerate(zip(expected["input"], actual["input"], strict=True)):
-        where, name = f"input {number}", arguments[number] if number < len(arguments) else f"argument {number}"
-        found = _of(f"{name} afterwards", "state", before, after, excused.get(where, ""))
+        where, name = f"input {number}", place_of("input", str(number), arguments)
+        found = _of(name, "state", before, after, excused.get(where, ""))
         rows += [row for row in found if where in written or not row.agrees]
     for path, value in expected["state"].items():
-        name = f"{path.removeprefix('module_under_check.')} afterwards"
+        name = place_of("state", path, arguments)
         if path in written or path not in actual["state"]:
             rows += _of(name, "state", value, actual["state"].get(path), excused.get(f"state {path}", ""))
         else:
@@ -131,9 +131,13 @@ def _tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
             yield from _tensors(f"{name}[{key}]", item)
 
 
-def _argument(key: str, names: Sequence[str]) -> str:
+def place_of(what: str, key: str, names: Sequence[str]) -> str:
+    """What of an observation is at a key, in words: ``gradient of weight``, ``x afterwards``. ``names`` are those of the tensors
+    among the inputs."""
     number = key.removeprefix("argument ")
-    return names[int(number)] if number != key and number.isdigit() and int(number) < len(names) else key
+    known = number.isdigit() and int(number) < len(names) and (what == "input" or number != key)
+    name = names[int(number)] if known else f"argument {key}" if what == "input" else key
+    return f"gradient of {name}" if what == "gradient" else f"{name.removeprefix('module_under_check.')} afterwards"
 
 
 def _of(name: str, kind: str, expected: Any, actual: Any, excuse: str) -> list[Compared]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import inspect
 import statistics
 import sys
 import time
 import traceback
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,12 +22,14 @@ import torch
 from .. import sandbox
 from ..record.diagnostics import make
 from ..record.report import KernelRun, RunResult, Span
-from .compared import argument_names, closeness, plain, table, unlike
+from . import rounding
+from .compared import argument_names, closeness, place_of, plain, table, unlike
 from .kernel_pass import Probed, timed, timed_on_gpu
 from .program_state import ProgramState, RandomState
-from .structures import tensors_in
+from .structures import Values, leaves, tensors_in
 
 _BUDGET_SECONDS = 2.0
+_MOVED = "other last bits change it in eager, too"
 _MOST_REPEATS = 200
 
 
@@ -114,7 +117,7 @@ class Judged:
         out += "; gradients agree" if any(g is not None for g in self.expected["gradient"].values()) else ""
         out += "; what it changes agrees" if self.notes.written else ""
         if self.amplified:
-            out += f"; rounding decides {_named(self.amplified)}: one bit of the inputs changes it in eager, too"
+            out += f"; rounding decides {_named(self.amplified)}: {_MOVED}"
         return out
 
 
@@ -138,38 +141,39 @@ def judge(
         judged.raised = "compiled", actual["raised"]
         return judged
     judged.expected, judged.actual, worst = expected, actual, [0.0]
-    differing = differences(expected, actual, worst)
+    differing = differences(expected, actual, worst, argument_names(_target(eager), args, kwargs))
     if differing:  # a clock, an iterator, a file: what differs from call to call proves nothing
         unsteady = differences(expected, observe(eager, args, kwargs, gradients=gradients))
         judged.repeatable = "result" not in unsteady
         judged.excused |= dict.fromkeys(unsteady, "eager itself gives another value each time")
         differing = {where: found for where, found in differing.items() if where not in unsteady}
-    # nor does what one rounding of the inputs changes as well, as an optimizer does that divides noise by noise
+    # nor does what other last bits change as well, as an optimizer does that divides noise by noise
     if differing:
-        moved = observe(eager, nudged(args), nudged(kwargs), gradients=gradients)
-        rounding = differences(expected, moved)
-        judged.amplified = [where for where in differing if where in rounding]
-        why = "rounding decides it: one bit of the inputs changes it in eager, too"
-        judged.excused |= dict.fromkeys(judged.amplified, why)
-        differing = {where: found for where, found in differing.items() if where not in rounding}
+        moved = []
+        for seed in range(rounding.RUNS):
+            with rounding.Rounding(seed):
+                moved.append(observe(eager, args, kwargs, gradients=gradients))
+        judged.amplified = [where for where in differing if _is_rounding(where, expected, actual, moved)]
+        judged.excused |= dict.fromkeys(judged.amplified, f"rounding decides it: {_MOVED}")
+        differing = {where: found for where, found in differing.items() if where not in judged.amplified}
     judged.differing, judged.worst = differing, worst[0]
     return judged
 
 
 def differences(
-    expected: dict[str, Any], actual: dict[str, Any], worst: list[float] | None = None
+    expected: dict[str, Any], actual: dict[str, Any], worst: list[float] | None = None, arguments: Sequence[str] = ()
 ) -> dict[str, str]:  # fmt: skip
     """What differs between two observations, in words, by where: the result, each gradient, each input, each leaf of the
-    program's state that eager has."""
+    program's state that eager has. ``arguments`` names the tensors among the inputs."""
     if "raised" in actual:
         return {"result": "it raised"}
     worst = [0.0] if worst is None else worst
     found: dict[str, str | None] = {"result": differ(expected["result"], actual["result"], "result", worst)}
-    for what, name in (("gradient", "gradient of {}"), ("state", "afterwards {}")):
+    for what in ("gradient", "state"):
         for key, value in expected[what].items():
-            found[f"{what} {key}"] = differ(value, actual[what].get(key), name.format(key), worst)
+            found[f"{what} {key}"] = differ(value, actual[what].get(key), place_of(what, key, arguments), worst)
     for number, (before, after) in enumerate(zip(expected["input"], actual["input"], strict=True)):
-        found[f"input {number}"] = differ(before, after, f"input {number} afterwards", worst)
+        found[f"input {number}"] = differ(before, after, place_of("input", str(number), arguments), worst)
     return {where: words for where, words in found.items() if words}
 
 
@@ -178,20 +182,20 @@ def _named(places: list[str]) -> str:
     return first if len(places) == 1 else f"{first} and {len(places) - 1} more"
 
 
-def nudged(value: Any) -> Any:
-    """The inputs with each floating element moved by one bit, up or down."""
-    if isinstance(value, torch.Tensor):
-        if (
-            value.dtype not in (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-            or type(value) is not torch.Tensor
-        ):
-            return value
-        up = torch.arange(value.numel(), device=value.device).reshape(value.shape) % 2 == 0
-        infinity = torch.full_like(value, float("inf"))
-        return torch.nextafter(value.detach(), torch.where(up, infinity, -infinity)).requires_grad_(value.requires_grad)
-    if type(value) in (list, tuple):
-        return type(value)(nudged(v) for v in value)
-    return {k: nudged(v) for k, v in value.items()} if type(value) is dict else value
+def _is_rounding(where: str, expected: dict[str, Any], actual: dict[str, Any], moved: list[dict[str, Any]]) -> bool:
+    """Whether all that differs in one place is what eager makes of other last bits, see :mod:`.rounding`."""
+    what, _, key = where.partition(" ")
+
+    def values(observed: dict[str, Any]) -> Values:
+        at = observed.get(what)  # none where it raised
+        at = at[int(key)] if what == "input" and at is not None else at.get(key) if key and at is not None else at
+        return list(leaves(where, at))
+
+    one, other, runs = values(expected), values(actual), [values(run) for run in moved]
+    pairs = zip(one, other, strict=False)
+    return len(one) == len(other) and all(
+        rounding.decides(name, one, other, runs) for (name, e), (_, a) in pairs if differ(e, a, name)
+    )
 
 
 def _instead(target: str, compiled: Callable[..., Any], inputs: Any) -> str:
@@ -228,13 +232,12 @@ def observe(
     nobody compares is in ``notes``, for who asks. A gradient that is missing is zero: how a value that was not chosen
     comes into a graph decides whether it has one."""
     roots = [v for v in (keeping, _target(fn), *args, *kwargs.values()) if not isinstance(v, torch.Tensor)]
-    modules = [m for m in roots if isinstance(m, torch.nn.Module)]
     before, random = ProgramState(*roots), RandomState()
     given = copied(args, gradients), copied(kwargs, gradients)
     try:
         start = time.perf_counter()
         result = fn(*given[0], **given[1])
-        found = _gradients(torch.nn.ModuleList(modules), result, given, materialized=True) if gradients else {}
+        found = _gradients(_modules(keeping, fn, args, kwargs), result, given, materialized=True) if gradients else {}
         seconds = time.perf_counter() - start
         after, left = ProgramState(*roots).values, [_detached(t) for t in tensors_in(given)]
         if notes is not None:
@@ -253,6 +256,24 @@ def observe(
     finally:
         before.restore()
         random.restore()
+
+
+def _modules(keeping: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The modules that a call reaches, as one whose parameters have the names that they have there; of several, each has a name."""
+    target = _target(fn)
+    named: dict[str, Any] = {"program": keeping, "self": target}
+    with contextlib.suppress(TypeError, ValueError):  # no signature, or other arguments: they count, then
+        named |= inspect.signature(getattr(target, "forward", target)).bind(*args, **kwargs).arguments
+    named |= {f"argument {number}": value for number, value in enumerate(args)} | kwargs
+    modules: dict[torch.nn.Module, str] = {}
+    for name, value in named.items():
+        if isinstance(value, torch.nn.Module):
+            modules.setdefault(value, name)
+    if len(modules) == 1:
+        return next(iter(modules))
+    found = torch.nn.Module()
+    found._modules |= {name: module for module, name in modules.items()}
+    return found
 
 
 def _target(fn: Any) -> Any:

@@ -19,6 +19,7 @@ WIDER = {
     torch.float32: torch.float64, torch.float16: torch.float64, torch.bfloat16: torch.float64, torch.float64: torch.float64,
     torch.complex64: torch.complex128, torch.complex128: torch.complex128,
 }  # fmt: skip
+HALVES = (torch.bfloat16, torch.float16)
 MOST_BYTES = 2 << 30  # of memory that is kept alive; beyond it nothing more is known
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _ITEMS = {torch.float64: 8, torch.complex128: 16}
@@ -46,6 +47,7 @@ class Doubled(torch_private.RecordingMode):
         self._alive: dict[int, Any] = {}  # storages, so that no other takes their place
         self._summed: set[int] = set()  # storages of values in which sums are
         self._bytes = 0
+        self.half = False  # whether a value of half precision was made
 
     @property
     def over(self) -> bool:
@@ -61,6 +63,7 @@ class Doubled(torch_private.RecordingMode):
         storages = {torch_private.storage_key(t) for t in tensors_in((args, kwargs)) if _is_plain(t)}
         result = func(*args, **kwargs)
         made = [t for t in tensors_in(result) if _is_plain(t) and torch_private.storage_key(t) not in storages]
+        self.half |= any(t.dtype in HALVES for t in made)
         if written or any(map(_is_known, made)):
             if not _keeps_zeros(func) or not self._summed.isdisjoint(storages):
                 self._summed.update(map(torch_private.storage_key, (*made, *written)))
@@ -101,7 +104,9 @@ class Doubled(torch_private.RecordingMode):
             self._wide[key] = whole.to(WIDER[value.dtype], copy=True)
             self._alive[key[0]] = storage
             self._bytes += storage.nbytes() + count * _ITEMS[WIDER[value.dtype]]
-        return self._wide[key].as_strided(value.shape, value.stride(), value.storage_offset())
+        wide = self._wide[key].as_strided(value.shape, value.stride(), value.storage_offset())
+        wide = wide.conj() if value.is_conj() else wide
+        return torch_private.negated(wide) if value.is_neg() else wide
 
     def _again(self, func: Any, exact: Any, result: Any, made: list[torch.Tensor], written: list[torch.Tensor]) -> None:
         for tensor in written:  # what was known of the memory by another dtype holds no more
@@ -129,7 +134,7 @@ class Doubled(torch_private.RecordingMode):
 
 
 def _is_plain(value: Any) -> bool:
-    return type(value) in _PLAIN and value.layout is torch.strided and not value.is_meta
+    return type(value) in _PLAIN and value.layout is torch.strided and not value.is_meta and not value._is_zerotensor()
 
 
 def _is_known(value: Any) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import Any
 
 import torch
 
 from .. import torch_private
 from ..autograd.decompositions import table
-from .agreement import Values
+from .structures import Values
 
 RUNS = 3
 _FACTOR = 3.0  # times what the runs were moved by
@@ -27,9 +28,10 @@ class Rounding(torch_private.RecordingMode):
         kwargs = kwargs or {}
         if not torch_private.makes_new(func):  # what gives views or writes gets what it is given
             return func(*args, **kwargs)
-        if torch_private.is_pure(func) and func in table():
+        apart = _BY_DEFINITION.get(func) or table().get(func)
+        if torch_private.is_pure(func) and apart is not None:
             with self, contextlib.suppress(Exception):  # what it refuses is computed whole
-                if (found := table()[func](*args, **kwargs)) is not NotImplemented:
+                if (found := apart(*args, **kwargs)) is not NotImplemented:
                     return found
         return func(*self._moved(args), **self._moved(kwargs))
 
@@ -44,8 +46,37 @@ class Rounding(torch_private.RecordingMode):
             return value
         with torch.no_grad():
             signs = torch.randint(-1, 2, value.shape, generator=self._bits, dtype=torch.int8).to(value.device)
-            stays = (signs == 0) | (value == 0)  # a zero is one by no rounding
+            stays = (signs == 0) | (value == 0) | torch.isinf(value)  # these are what they are by no rounding
             return torch.where(stays, value, torch.nextafter(value, signs * torch.full_like(value, float("inf"))))
+
+
+def _var_mean(
+    x: torch.Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """By their definition. Eager takes one element after another, in double precision on a CPU: squares that are too small or too large
+    for single precision come out, and a mean in which an infinity is is no number."""
+    if x.is_complex():
+        raise NotImplementedError
+    wide = x.float() if x.dtype.itemsize < 4 else x
+    dims = list(range(x.ndim)) if dim is None or dim == [] else [dim] if isinstance(dim, int) else list(dim)
+    mean = wide.mean(dims, keepdim=True)
+    count = math.prod(x.shape[d] for d in dims)
+    squares = (wide - mean).square().sum(dims, keepdim=keepdim)
+    var = squares / max(count - (1 if correction is None else correction), 0)
+    return var.to(x.dtype), (mean if keepdim else mean.squeeze(dims)).to(x.dtype)
+
+
+def _std_mean(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    var, mean = _var_mean(*args, **kwargs)
+    return var.sqrt(), mean
+
+
+_BY_DEFINITION = {
+    torch.ops.aten.var_mean.correction: _var_mean,
+    torch.ops.aten.var.correction: lambda *args, **kwargs: _var_mean(*args, **kwargs)[0],
+    torch.ops.aten.std_mean.correction: _std_mean,
+    torch.ops.aten.std.correction: lambda *args, **kwargs: _std_mean(*args, **kwargs)[0],
+}
 
 
 def decides(where: str, expected: Values, found: Values, moved: list[Values]) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+
+Values = list[tuple[str, Any]]  # each with where it is
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
@@ -14,3 +17,17 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     if isinstance(value, dict):
         value = list(value.values())
     return [t for item in value for t in tensors_in(item)] if isinstance(value, (list, tuple)) else []
+
+
+def leaves(where: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """What is in a structure, each with where it is: ``result[0]['x']``. Arrays of numpy's are tensors."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(f"{where}[{key!r}]", item)
+    elif isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            yield from leaves(f"{where}[{number}]", item)
+    elif hasattr(value, "__array_interface__") and not isinstance(value, type):
+        yield where, torch.as_tensor(value)
+    else:
+        yield where, value

@@ -42,7 +42,12 @@ if TYPE_CHECKING:
 
 def compile_graph(captured: Captured, recorder: Recorder) -> Callable[[tuple[Any, ...]], Any]:
     """The callable (gathered inputs → outputs) for a captured graph. Never fails: what is refused runs eagerly."""
-    return _tried(captured, recorder, functools.partial(_start, captured, recorder))()
+
+    def compiled(captured: Captured) -> Callable[[tuple[Any, ...]], Any]:
+        return _tried(captured, recorder, functools.partial(_start, captured, recorder))()
+
+    measuring = recorder.measuring
+    return compiled(captured) if measuring is None else _hook.disabled(measuring(captured, compiled))
 
 
 def _tried(captured: Captured, recorder: Recorder, start: Callable[[], Ready]) -> Ready:

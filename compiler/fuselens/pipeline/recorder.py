@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from ..runtime.kernel_times import Probe
     from .pinned import Pins
 
+Call = Callable[[tuple[Any, ...]], Any]
+# Makes the callable of a captured graph, with what compiles one at hand.
+Measuring = Callable[[Captured, Callable[[Captured], Call]], Call]
+
 # What stands in the way of compiling at all is said in the user's own runs, too: no compiler, one that refuses a graph, no
 # cache, a function that is compiled too often; that what was asked for is not written; and that kernels of the project are not used.
 _HEARD = report.PREVENTING | {"FL621", "FL622", "FL624", "FL625", "FL916", "FL917", "FL918", "FL926"}
@@ -61,6 +65,7 @@ class Recorder:
         self.follower: live.Follower | None = None
         self.values: NodeValues | None = None  # hears every node of its graphs, which run as they were captured
         self.programs: GraphPrograms | None = None  # writes its graphs as programs; they run as they were captured
+        self.measuring: Measuring | None = None  # compiles its graphs in its own way, to look at their values
         self.ledger: Ledger | None = None  # its graphs allocate there, and compute nothing
         self.probed: list[tuple[list[report.KernelRun], Probe]] | None = None  # C++ units, for who times their kernels
         self.trial: Trial | None = None  # of a kernel that somebody edited
@@ -164,7 +169,8 @@ class Recorder:
         """Whether the program runs for its own sake: nobody looks at how it is compiled."""
         config = self.config
         options = config.freezing or config.explore or config.weightless or config.guard_costs or config.until
-        seen = self.texts or any(hears is not None for hears in (self.values, self.programs, self.trial, self.ledger))
+        hearing = self.values, self.programs, self.trial, self.ledger, self.measuring
+        seen = self.texts or any(hears is not None for hears in hearing)
         return config.backend == "fuselens" and config.build and self.keeps_frames and not options and not seen
 
     def _on_new(self) -> None:

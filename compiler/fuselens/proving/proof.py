@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import io
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,19 +19,22 @@ from typing import Any
 import torch
 
 from .. import api
+from ..config import Config
 from ..inputs import agreement, rounding
-from ..inputs.agreement import Values
+from ..inputs.agreement import distance
+from ..inputs.compared import argument_names, place_of
 from ..inputs.comparison import observe
 from ..inputs.doubled import Doubled, Exact
+from ..inputs.structures import Values, leaves
 from ..pipeline import Recorder
 from ..record.diagnostics import raised
-from ..record.report import Proof, Tried
+from ..record.report import Drift, Proof, Tried
+from . import drift
 from .kinds import Kind, Subject, kinds
 
 CALLS = 3  # of each kind
 _ENTRIES = 64  # versions of a function that a proof may compile
-_SMALLEST = 1e-30  # of what errors are divided by
-_NOISE = 0.05  # of the values' size: where eager is as far from float64, the values are rounding alone
+_NOISE = 0.05  # of the values' size: a gradient of which eager is as far from float64 is rounding alone
 Progress = Callable[[str], None]
 
 
@@ -46,6 +50,9 @@ class Prover:
     say: Progress = lambda _: None
     recorder: Recorder = field(init=False)
     compiled: Any = field(init=False)
+    config: Config = field(init=False)
+    _half: bool = False  # whether eager makes a value of half precision
+    _first: float = 0.0  # seconds that the first kind took, with its compilation
 
     def __post_init__(self) -> None:
         changes: dict[str, Any] = {
@@ -55,13 +62,14 @@ class Prover:
             "dump": None,
             "recompile_limit": _ENTRIES,
         }
-        config = dataclasses.replace(self.subject.config, **changes)
-        self.recorder = Recorder(self.name, self.path, None, config, texts=False)
-        self.compiled = api.wrap(self.subject.target, config, recorder=self.recorder, owner=object())
+        self.config = dataclasses.replace(self.subject.config, **changes)
+        self.recorder = Recorder(self.name, self.path, None, self.config, texts=False)
+        self.compiled = api.wrap(self.subject.target, self.config, recorder=self.recorder, owner=object())
 
     def proof(self, seconds: float = float("inf")) -> Proof:
         """What came of each kind. After so many ``seconds`` no more are tried."""
-        end, tried, left = time.monotonic() + seconds, list[Tried](), 0
+        started, tried, left = time.monotonic(), list[Tried](), 0
+        end = started + seconds
         for kind in self._kinds():
             if time.monotonic() > end:
                 left += 1
@@ -69,8 +77,18 @@ class Prover:
             self.say(f"{self.name}: {kind.name}")
             with contextlib.redirect_stdout(io.StringIO()):  # what the function prints, it has printed in the check
                 tried.append(self.tried(kind))
+            self._first = self._first or time.monotonic() - started
         report = self.recorder.report
-        return Proof(self.name, tuple(tried), left, report.uncompiled, report.compiled)
+        lines = self._drift() if time.monotonic() + self._first < end else ()
+        return Proof(self.name, tuple(tried), left, report.uncompiled, report.compiled, drift=lines)
+
+    def _drift(self) -> tuple[Drift, ...]:
+        """That of each line, on the example inputs, where values have half precision."""
+        if not self._half or self.chosen:
+            return ()
+        self.say(f"{self.name}: drift by line")
+        with contextlib.redirect_stdout(io.StringIO()):
+            return drift.drift(self.subject.target, next(kinds(self.subject)), self.config, self.name, self.path)
 
     def _kinds(self) -> Iterator[Kind]:
         for kind in kinds(self.subject):
@@ -85,28 +103,31 @@ class Prover:
             eager = self._observed(self.subject.target, kind, gradients)
         if "raised" in eager:
             return self._both_raise(kind, eager["raised"])
-        expected = flat(eager)
+        arguments = argument_names(self.subject.target, kind.args, kind.kwargs)
+        expected = _flat(eager, arguments)
         with Doubled() as doubled:
-            exact = [
-                (where, doubled.exactly(value))
-                for where, value in flat(self._observed(self.subject.target, kind, gradients))
-            ]
+            exact = [(where, doubled.exactly(value)) for where, value in self._eager(kind, gradients)]
+        self._half |= doubled.half
         found: list[Values] = []
         for _ in range(CALLS):
             call = self._observed(self.compiled, kind, gradients)
             if "raised" in call:
                 said = raised(call["raised"]).splitlines()[0]
                 return Tried(kind.name, False, f"the compiled call raised {said}", how="raised")
-            found.append(flat(call))
+            found.append(_flat(call, arguments))
         return self._judged(kind, gradients, expected, exact, found)
 
     def _observed(self, function: Any, kind: Kind, gradients: bool) -> dict[str, Any]:
         with kind.around():
             return observe(function, kind.args, kind.kwargs, gradients=gradients)
 
+    def _eager(self, kind: Kind, gradients: bool) -> Values:
+        arguments = argument_names(self.subject.target, kind.args, kind.kwargs)
+        return _flat(self._observed(self.subject.target, kind, gradients), arguments)
+
     def _rounded(self, kind: Kind, gradients: bool, seed: int) -> Values:
         with rounding.Rounding(seed):
-            return flat(self._observed(self.subject.target, kind, gradients))
+            return self._eager(kind, gradients)
 
     def _both_raise(self, kind: Kind, error: BaseException) -> Tried:
         call = self._observed(self.compiled, kind, False)
@@ -123,14 +144,14 @@ class Prover:
         if not any(differing):
             return Tried(kind.name, True, "", *errors)
         with _as_if_compiled():
-            other = flat(self._observed(self.subject.target, kind, gradients))
+            other = self._eager(kind, gradients)
         asks = next(agreement.differences(expected, other, exact), None) is not None
         if asks and not any(next(agreement.differences(other, call, None), None) for call in found):
             return Tried(
                 kind.name, True, "the function asks whether it is compiled, and computes something else then", *errors
             )
         # a clock, an iterator, a file: what differs from call to call of eager proves nothing
-        again = flat(self._observed(self.subject.target, kind, gradients))
+        again = self._eager(kind, gradients)
         excused = {where for where, _ in agreement.differences(expected, again, None)}
         moved = [self._rounded(kind, gradients, seed) for seed in range(rounding.RUNS)]
         counted = [
@@ -158,41 +179,36 @@ def _as_if_compiled() -> Iterator[None]:
             setattr(torch.compiler, name, function)
 
 
-def flat(observed: dict[str, Any]) -> Values:
-    """What :func:`.comparison.observe` found, value by value, each with where it is."""
+def _flat(observed: dict[str, Any], arguments: Sequence[str]) -> Values:
+    """What :func:`.comparison.observe` found, value by value, each with where it is. ``arguments`` names the tensors among the inputs."""
     if "raised" in observed:
         return [("result", observed["raised"])]
-    found = list(_leaves("result", observed["result"]))
-    for what, name in (("gradient", "gradient of {}"), ("state", "{} afterwards")):
+    found = list(leaves("result", observed["result"]))
+    for what in ("gradient", "state"):
         for key, value in observed[what].items():
-            found += _leaves(name.format(key), value)
+            found += leaves(place_of(what, key, arguments), value)
     for number, value in enumerate(observed["input"]):
-        found += _leaves(f"input {number} afterwards", value)
+        found += leaves(place_of("input", str(number), arguments), value)
+    times = Counter(where for where, _ in found)
+    seen = Counter[str]()
+    for k, (where, value) in enumerate(found):  # an argument may have the name of a parameter
+        seen[where] += 1
+        found[k] = (where if times[where] == 1 else f"{where} ({seen[where]})", value)
     return found
-
-
-def _leaves(where: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _leaves(f"{where}[{key!r}]", item)
-    elif isinstance(value, (list, tuple)):
-        for number, item in enumerate(value):
-            yield from _leaves(f"{where}[{number}]", item)
-    elif hasattr(value, "__array_interface__") and not isinstance(value, type):  # numpy's
-        yield where, torch.as_tensor(value)
-    else:
-        yield where, value
 
 
 def _errors(expected: Values, exact: Values, found: Values) -> tuple[float | None, float | None, float | None]:
     """The largest relative errors: of what was compiled beside eager, then of both beside float64. Each tensor's error is its root
     mean square, beside that of its values."""
     pairs = zip(expected, exact, found, strict=False)
-    rows = [row for (_, e), (_, x), (_, f) in pairs if (row := _error(e, x, f)) is not None]
+    found_rows = ((where, _error(where, e, x, f)) for (where, e), (_, x), (_, f) in pairs)
+    rows = [
+        row for where, row in found_rows if row is not None and not (where.endswith(" afterwards") and not any(row))
+    ]
     return tuple(max((row[k] for row in rows if row[k] is not None), default=None) for k in range(3))  # type: ignore[return-value]
 
 
-def _error(expected: Any, exact: Any, found: Any) -> tuple[float, float | None, float | None] | None:
+def _error(where: str, expected: Any, exact: Any, found: Any) -> tuple[float, float | None, float | None] | None:
     tensors = isinstance(expected, torch.Tensor) and isinstance(found, torch.Tensor)
     if (
         not tensors
@@ -202,17 +218,9 @@ def _error(expected: Any, exact: Any, found: Any) -> tuple[float, float | None, 
         or expected.is_meta
     ):
         return None
-    e, f = expected.detach().double(), found.detach().double()
-    beside = _relative(e, f)
+    beside, _ = distance(expected, found)
     if not isinstance(exact, Exact):
         return beside, None, None
-    eager = _relative(exact.value, e)
-    return (beside, _relative(exact.value, f), eager) if eager < _NOISE else None
-
-
-def _relative(right: torch.Tensor, other: torch.Tensor) -> float:
-    finite = torch.isfinite(right) & torch.isfinite(other)
-    if not bool(finite.any()):
-        return 0.0
-    size = right[finite].square().mean().sqrt()
-    return float((other - right)[finite].square().mean().sqrt() / size.clamp_min(_SMALLEST)) if bool(size > 0) else 0.0
+    eager, _ = distance(exact.value, expected)
+    counts = eager < _NOISE or where.startswith("result")
+    return (beside, distance(exact.value, found)[0], eager) if counts else None

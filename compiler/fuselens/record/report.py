@@ -823,10 +823,27 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
+class Drift:
+    """How far the values of a line are from float64, eagerly and compiled: the norm of the difference, relative to that of the values.
+    ``worst_eager`` and ``worst`` are the largest differences of one element, relative to the root mean square of the values. ``source``
+    is the line that the farthest of its operands comes from, and ``growth`` how many times as far as that the compiled values are. Where
+    that is less than what rounding to ``dtype`` makes alone, there is no ``source``, and ``growth`` is beside such a rounding."""
+
+    span: Span
+    dtype: str
+    eager: float
+    compiled: float
+    worst_eager: float
+    worst: float
+    growth: float
+    source: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Proof:
     """A function compared with eager and float64 on many kinds of calls. ``left`` is how many there was no time for; ``uncompiled``
     says what runs eagerly, and why; ``fault`` is what is wrong, in which line; ``stopped`` says which limit ended it before there
-    was a result."""
+    was a result. ``drift`` is that of each line, in the order in which they run, where values have half precision."""
 
     function: str
     tried: tuple[Tried, ...] = ()
@@ -835,6 +852,7 @@ class Proof:
     compiled: bool = True
     fault: Diagnostic | None = None
     stopped: str = ""
+    drift: tuple[Drift, ...] = ()
 
     @property
     def agrees(self) -> bool:

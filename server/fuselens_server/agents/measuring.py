@@ -67,7 +67,7 @@ class Measuring:
             _proved(subject, proof, len(made)), repeat, *_unproved(proof), *_ungraded(asked.gradients)
         )
         machine = self.experiments.machine(subject.place)
-        return Verified(texts.of_proof(proof), machine, (told,), (), proof)
+        return Verified(texts.of_proof(proof, subject.path), machine, (told,), (), proof)
 
     async def what_if(self, asked: WhatIfArguments, places: Places, progress: Progress) -> WhatIf:
         subject = await function_of(asked.target, places)

@@ -92,9 +92,9 @@ def of_run(result: RunResult) -> str:
     return "\n".join(lines)
 
 
-def of_proof(proof: Proof) -> str:
+def of_proof(proof: Proof, file: str) -> str:
     found = [finding_line(proof.fault)] if proof.fault is not None else []
-    return "\n".join((proof.function, *proved.lines(proof), *found))
+    return "\n".join((proof.function, *proved.lines(proof, file), *proved.drift_table(proof, file), *found))
 
 
 def _failure(result: RunResult) -> str:

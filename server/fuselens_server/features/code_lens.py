@@ -137,7 +137,7 @@ def _of_report(view: View, function: Annotated, report: Report, actions: Actions
 def _proof(view: View, report: Report, proof: Proof, actions: Actions, arguments: list[str]) -> lsp.Command:
     """``✓ equals eager (1.2e-07; float64 agrees)``, which leads to what was tried; or to the line that differs."""
     stale = " · stale" if view.stale else ""
-    tooltip = "\n".join(proved.lines(proof))
+    tooltip = "\n".join(proved.lines(proof, report.file))
     place = (
         user_location(view, view.compiled, proof.fault.span, nearest=True) if proof.fault and proof.fault.span else None
     )

@@ -190,7 +190,8 @@ def proof(report: Report) -> str:
     found = report.proof
     if found is None:
         return f"{report.function} is not proved yet.\n"
-    out = [f"{report.function}, compiled, compared with eager and with float64", "", *proved.lines(found)]
+    out = [f"{report.function}, compiled, compared with eager and with float64", "", *proved.lines(found, report.file)]
+    out += ["", *proved.drift_table(found, report.file)] if found.drift else []
     out += ["", *_finding(found.fault)] if found.fault is not None else []
     out += ["", f"Repeat it: fuselens verify {report.file}::{report.function}"]
     return "\n".join(out) + "\n"

@@ -304,6 +304,24 @@ class Interpreter:
         else:
             args[0].copy_(chosen)
 
+    def expand(self, node: fx.Node, args: Any, kwargs: Any) -> torch.Tensor:
+        """What repeats nothing, as a view of the same elements: of a write to what is expanded, functionalization adds the difference,
+        which is no number where an infinity is overwritten."""
+        x, sizes = args[0], list(map(str, node.meta["val"].shape))
+        more = len(sizes) - x.ndim
+        if self.writes and sizes == ["1"] * more + list(map(str, x.shape)):
+            return x.view(*(1,) * more, *x.shape)
+        if node.op == "call_method":
+            return getattr(x, str(node.target))(*args[1:], **kwargs)
+        return self._function(node, args, kwargs)
+
+    def binary_cross_entropy(self, node: fx.Node, args: Any, kwargs: Any) -> torch.Tensor:
+        """It raises for what is no probability, also where nobody uses the result."""
+        if not _is_used(node):
+            x = args[0].detach()
+            torch_private.check_values(((x >= 0) & (x <= 1)).all(), "RuntimeError", "")
+        return self._function(node, args, kwargs)
+
     def interpolate(self, node: fx.Node, args: Any, kwargs: Any) -> torch.Tensor:
         """Python rules of the nearest in rows keep the layout, kernels do not."""
         made = self._function(node, args, kwargs)
@@ -322,9 +340,24 @@ _RULES: dict[Any, Callable[[Interpreter, fx.Node, Any, Any], Any]] = {
     F.embedding_bag: Interpreter.embedding_bag,
     operator.setitem: Interpreter.set_item,
     F.interpolate: Interpreter.interpolate,
+    F.binary_cross_entropy: Interpreter.binary_cross_entropy,
+    **dict.fromkeys(("expand", "expand_as", "broadcast_to", torch.broadcast_to), Interpreter.expand),
     "polygamma_": Interpreter.polygamma,
     **dict.fromkeys(RECURRENT_FUNCTIONS.values(), Interpreter.recurrent),
 }
+
+
+def _is_used(node: fx.Node) -> bool:
+    """Whether something that leaves the graph is computed from a node, as far as that is certain."""
+    more, seen = [node], {node}
+    while more:
+        for user in more.pop().users:
+            written = [n for n in user.all_input_nodes[:1] if torch_private.writes(user)]
+            if user.op == "output" or any(n.op == "placeholder" for n in written):
+                return True
+            more += (new := [n for n in (user, *written) if n not in seen])
+            seen.update(new)
+    return False
 
 
 def _chosen(x: Any, mask: Any, value: Any) -> torch.Tensor | None:

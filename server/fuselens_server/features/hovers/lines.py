@@ -11,6 +11,7 @@ from lsprotocol import types as lsp
 
 from fuselens.record import live_memory
 from fuselens.record.fusion_sentences import why_apart
+from fuselens.record.printed import proved
 from fuselens.record.report import Decision, Graph, Kernel, Report, Shape, Span, Stage
 from fuselens_server.documents import stages as documents
 from fuselens_server.features import summary
@@ -55,6 +56,7 @@ def _concerns(view: View, report: Report, line: int, word: str) -> bool:
     return (
         graphs
         or any(_covers(view, (s.span,), line) for s in report.shapes)
+        or any(_covers(view, (d.span,), line) for d in (report.proof.drift if report.proof else ()))
         or latest(view, report, line, word) is not None
     )
 
@@ -113,7 +115,7 @@ class _Line:
         return span is not None and _covers(self.view, (span,), self.line)
 
     def told(self, word: str, position: lsp.Position, link: Links, *, excerpt: bool) -> list[str]:
-        parts = [self._became(word), self._step(), self._fusion()]
+        parts = [self._became(word), self._step(), self._drift(), self._fusion()]
         if self.graphs:
             parts += [self._links(link, position), self._excerpt() if excerpt else "", self._others()]
         return [part for part in parts if part]
@@ -203,6 +205,18 @@ class _Line:
         if self.here(step.span):
             said.append(f"the most is held here{'' if step.fits else ', and it does not fit'}")
         return "; ".join(said)
+
+    # --- digits that half precision loses ------------------------------------------------------------------------------
+
+    def _drift(self) -> str:
+        """How far the line's values are from float64, and whether they leave it here most."""
+        proof = self.report.proof
+        found = [drift for drift in proof.drift if self.here(drift.span)] if proof is not None else []
+        if proof is None or not found:
+            return ""
+        drift = max(found, key=lambda drift: drift.compiled)
+        most = ": **it grows most here**" if drift is proved.steepest(proof) else ""
+        return f"drift from float64: {escape(proved.drift_text(drift, self.report.file))}{most}"
 
     # --- line 2: fusion ----------------------------------------------------------------------------------------------
 
