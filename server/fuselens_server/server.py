@@ -35,6 +35,7 @@ from .texts.convert import Encoding
 from .texts.observed import Executed
 from .texts.session import Document, Session
 from .texts.view import View
+from .what_if.searching import Changes
 from .work.checking import Checks
 from .work.fix_trials import FixTrials
 from .work.foretelling import Foretelling
@@ -80,6 +81,7 @@ class FuselensServer(LanguageServer):
         self.warming = Warming(self.configuration, self.pool, self.publish, self.send_status)
         self.trials = FixTrials(self.configuration, self.pool, self.send_status)
         self.proofs = Proofs(self.configuration, self.pool, self.send_status, self._told_later)
+        self.changes = Changes(self.configuration, self.pool, self.send_status, self._told_later)
         self.since = Comparing(self.configuration, self.pool, self.refreshes.marked, self.send_status)
         self.foretelling = Foretelling(self.configuration, self.pool, self.send_status, self._told_later)
         self.later_texts = LaterTexts(self.configuration, self.session, self.pool, self.documents_changed)
@@ -155,6 +157,7 @@ class FuselensServer(LanguageServer):
         self.proofs.start(document)
         self.since.again(document)
         self.foretelling.start(document)
+        self.changes.start(document)
         self.refreshes.ask_for_annotations()
 
     def _told_later(self, document: Document) -> None:
@@ -212,6 +215,7 @@ class FuselensServer(LanguageServer):
             "building kernels": self.warming.documents,
             "trying out fixes": self.trials.documents,
             "proving functions": self.proofs.documents,
+            "trying changes": self.changes.documents,
             "foretelling compilations": self.foretelling.documents,
             "looking at earlier revisions": self.since.documents,
         }
@@ -254,6 +258,7 @@ class FuselensServer(LanguageServer):
         self.warming.cancel_all()
         self.trials.cancel_all()
         self.proofs.cancel_all()
+        self.changes.cancel_all()
         self.since.cancel_all()
         self.foretelling.cancel_all()
 

@@ -19,6 +19,7 @@ from fuselens_server.features.locations import user_location
 from fuselens_server.kernels import lenses as kernels
 from fuselens_server.texts.document_uri import ReportDocument
 from fuselens_server.texts.view import View
+from fuselens_server.what_if import shown as what_if
 
 if TYPE_CHECKING:
     from fuselens_server.server import FuselensServer
@@ -115,6 +116,8 @@ def _of_report(view: View, function: Annotated, report: Report, actions: Actions
         yield _Lens("run", lsp.Command(title, actions.run_function, tooltip=_ALLOWED, arguments=arguments))
     if report.proof is not None:
         yield _Lens("proof", _proof(view, report, report.proof, actions, arguments))
+    if report.what_if is not None and (command := what_if.lens(view, report, report.what_if, actions)) is not None:
+        yield _Lens("whatIf", command)
     yield _Lens("graphs", _graphs(view, report, actions, arguments))
     if report.kernels:
         title = " · ".join(filter(None, (summary.count(len(report.kernels), "kernel"), summary.demand(report))))
