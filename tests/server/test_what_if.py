@@ -56,15 +56,15 @@ async def test_changes_are_offered_after_a_check(new_editor: Any, tmp_path: Path
     file, _ = await editor.open(tmp_path / "model.py", FILE)
     found = await lens(file)
     assert found.command and found.command.command == messages.OPEN_DOCUMENT and found.command.arguments
-    text = await document(editor, found.command.arguments[2])
+    text = await document(editor, str(found.command.arguments[2]))
     assert "processor time used" in text and "+    y = torch.mm(x, weight.t())" in text and "fuselens what-if" in text
     (action,) = await actions(file, 6)
     assert action.title.startswith("What if: Leave out .contiguous(): −") and action.edit is not None
     assert len(await actions(file, 5)) >= 1 and await actions(file, 7) == []
 
     told = await editor.execute(messages.WHAT_IF, file.uri, "project")
-    (number,) = (k for k, change in enumerate(told["changes"]) if change["title"] == "Leave out .contiguous()")
-    assert "time" in told["changes"][number]["gain"] and told["changes"][number]["detail"] == "line 7"
+    (number,) = (k for k, change in enumerate(told["offered"]) if change["title"] == "Leave out .contiguous()")
+    assert "time" in told["offered"][number]["gain"] and told["offered"][number]["detail"] == "line 7"
     # a comment above moves the edits; a text that was not measured has none
     await file.save(FILE.replace("import torch\n", "import torch  # once more\n"))
     searches = [s.message for s in editor.notifications[messages.STATUS] if "trying changes" in s.message]

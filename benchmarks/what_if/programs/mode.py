@@ -1,15 +1,15 @@
-"""Products of which the library's choice is not the fastest."""
+"""Sums over columns of one matrix and rows of another, whose loops have several orders."""
 
 import torch
 
 import fuselens
 
 
-@fuselens.compile(example_inputs=lambda: (torch.randn(4, 1024), torch.randn(1024, 1024), torch.randn(1024, 256)))
-def two(x, a, b):
-    return torch.mm(torch.relu(torch.mm(x, a)), b)
+@fuselens.compile(example_inputs=lambda: (torch.randn(1000, 3000), torch.randn(3000, 1000)))
+def sums(x, w):
+    return (x.t() * w).sum(1)
 
 
 def case():
-    x, a, b = torch.randn(4, 1024), torch.randn(1024, 1024), torch.randn(1024, 256)
-    return lambda: two(x, a, b)
+    x, w = torch.randn(1000, 3000), torch.randn(3000, 1000)
+    return lambda: sums(x, w)

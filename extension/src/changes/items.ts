@@ -11,6 +11,6 @@ export interface ChangeItem {
 }
 
 export function changeItems(told: OfferedChanges): ChangeItem[] {
-  const changes = told.changes.map(({ title, gain, detail }, change) => ({ label: title, description: gain, detail, change }));
+  const changes = told.offered.map(({ title, gain, detail }, change) => ({ label: title, description: gain, detail, change }));
   return [...changes, { label: "All That Was Tried", description: "and what was refused, and why", change: undefined }];
 }

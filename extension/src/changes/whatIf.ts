@@ -7,13 +7,10 @@ import type { Session } from "../server/session";
 import { changeItems } from "./items";
 
 export async function whatIf(session: Session, file: string, name: string): Promise<void> {
-  const options = { location: vscode.ProgressLocation.Notification, title: `Fuselens: what if, of ${name}`, cancellable: true };
-  const told = await vscode.window.withProgress(options, (_progress, token) =>
-    session.execute<OfferedChanges>(SERVER_WHAT_IF, [file, name], token),
-  );
+  const told = await session.execute<OfferedChanges>(SERVER_WHAT_IF, [file, name]); // the server shows how far it is
   const chosen = await vscode.window.showQuickPick(changeItems(told), {
     title: `${name}: ${told.headline}`,
-    placeHolder: told.changes.length > 0 ? "Which change to make?" : "Nothing to make",
+    placeHolder: told.offered.length > 0 ? "Which change to make?" : "Nothing to make",
     matchOnDescription: true,
     matchOnDetail: true,
   });

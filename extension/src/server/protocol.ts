@@ -248,7 +248,7 @@ export const SERVER_APPLY_CHANGE = "fuselens.server.applyChange";
 export interface OfferedChanges {
   headline: string;
   document: string;
-  changes: { title: string; gain: string; detail: string }[];
+  offered: { title: string; gain: string; detail: string }[];
 }
 
 /** What the command `fuselens.server.since` returns: what became of a file since a revision; null where nothing is compared. */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from lsprotocol import types as lsp
@@ -12,6 +13,7 @@ from fuselens.record.report import Report
 from ..client import messages
 from ..features import code_actions
 from ..server import FuselensServer
+from ..texts.session import Document
 from ..texts.view import View
 from ..work.worker_pool import StartError, WorkerDiedError
 from . import shown
@@ -23,12 +25,10 @@ def register(server: FuselensServer) -> None:
         """The changes of a function that gain, and where all that was tried can be read; searched for where they are not known."""
         document = ls.document(uri)
         report = _report(ls.session.view(document), qualname)
-        with ls.protocol.cancellable() as task:
-            async with ls.show_progress(f"Fuselens: what if, of {qualname}", task.cancel) as progress:
-                try:
-                    await ls.changes.now(document, report, progress.report)
-                except (StartError, WorkerDiedError) as error:
-                    raise JsonRpcException(str(error), messages.REQUEST_FAILED) from error
+        if report.what_if is None or report.what_if.stopped:
+            with ls.protocol.cancellable() as task:
+                async with ls.show_progress(f"Fuselens: what if, of {qualname}", task.cancel) as progress:
+                    await _search(ls, document, report, progress.report)
         return shown.listed(ls.session.view(document), report)
 
     @server.command(messages.APPLY_CHANGE)
@@ -44,6 +44,13 @@ def register(server: FuselensServer) -> None:
             raise JsonRpcException("the text has changed, or this client applies no edits", messages.REQUEST_FAILED)
         edit = code_actions.workspace_edit(view, edits, versioned=code_actions.takes_versions(ls))
         return (await ls.workspace_apply_edit_async(lsp.ApplyWorkspaceEditParams(edit, fix.title))).applied
+
+
+async def _search(ls: FuselensServer, document: Document, report: Report, progress: Callable[[str], None]) -> None:
+    try:
+        await ls.changes.now(document, report, progress)
+    except (StartError, WorkerDiedError) as error:
+        raise JsonRpcException(str(error), messages.REQUEST_FAILED) from error
 
 
 def _report(view: View, qualname: str) -> Report:

@@ -55,18 +55,14 @@ class Changes:
         for document in self._tasks:
             self.cancel(document)
 
-    async def now(self, document: Document, report: Report, progress: Progress) -> WhatIf:
-        """What is known of a function, or what a search finds that somebody waits for. Raises StartError, WorkerDiedError."""
-        if report.what_if is None or report.what_if.stopped:
-            checked = document.checked
-            settings = self._configuration.of(document.path)
-            seconds = settings.what_if_seconds or Settings().what_if_seconds
-            found = await self._found(document, report.function, seconds, Urgency.FOCUSED, progress)
-            if document.checked is checked:
-                report.what_if = found
-                self._taken(document)
-            return found
-        return report.what_if
+    async def now(self, document: Document, report: Report, progress: Progress) -> None:
+        """Searches for changes of a function, for somebody who waits. Raises StartError, WorkerDiedError."""
+        checked = document.checked
+        seconds = self._configuration.of(document.path).what_if_seconds or Settings().what_if_seconds
+        found = await self._found(document, report.function, seconds, Urgency.FOCUSED, progress)
+        report.what_if = found
+        if document.checked is checked:
+            self._taken(document)
 
     async def _search(self, document: Document, checked: Checked, wanted: list[Report]) -> None:
         self._on_change()

@@ -92,7 +92,7 @@ def listed(view: View, report: Report) -> dict[str, Any]:
     return {
         "headline": tried.headline(found) or f"nothing is known: {found.stopped or 'there was no time'}",
         "document": address(view, report),
-        "changes": [_item(change, report) for change in applicable(view, report)],
+        "offered": [_item(change, report) for change in applicable(view, report)],
     }
 
 

@@ -21,8 +21,11 @@ def answered(request: Request, config: Config, progress: Progress, seconds: floa
     (function,) = request.functions
     found: dict[str, Any] = {}
     if request.method == "changes":
-        changes = finding.changes_of(request.path, function, request.source, config, progress)
-        found["changes"] = [plain.to_plain(change) for change in changes]
+        try:
+            changes = finding.changes_of(request.path, function, request.source, config, progress)
+            found["changes"] = [plain.to_plain(change) for change in changes]
+        except finding.CannotBeMeasured as error:
+            found["stopped"] = str(error)
     else:
         change = plain.from_plain(Change, request.options["change"], [])
         clock = Clock.until(seconds, request.limits.processor_seconds)

@@ -23,6 +23,10 @@ from .first_calls import known_calls, sizes_of
 _LIKELY = ("batch", "b", "batch_size", "n", "bs")  # names of axes
 
 
+class CannotBeMeasured(Exception):
+    """No change of the function can be measured here; the message says why."""
+
+
 def changes_of(path: str, qualname: str, source: str | None, config: Config, progress: Progress) -> list[Change]:
     """Those that may be worth measuring, and those that the text shows to be none. Raises FileRefused."""
     text = (read_source(path) if source is None else source).removeprefix("\ufeff")
@@ -30,23 +34,27 @@ def changes_of(path: str, qualname: str, source: str | None, config: Config, pro
         if not file.annotated:
             raise FileRefused(file.diagnostics[0])
         report, wider = _looked(file, config, progress)
+    if report.target.startswith("cuda") and not torch.cuda.is_available():
+        raise CannotBeMeasured("it is compiled for a GPU, and this machine has none that could run it")
     if not report.compiled:
-        return []
+        raise CannotBeMeasured(f"it is not compiled: {report.uncompiled}")
     parsed = Source(text, path)
     target = next(t for t in parsed.targets if t.annotated.qualname == qualname)
     programs = [text for _, text in importers(path)]
     changes = [*found(Place(parsed, target, report, programs)), *wider]
-    if any(change.kind == "dynamic" for change in changes) and not _varies(path, text, qualname, config):
-        changes = [change for change in changes if change.kind != "dynamic"]
+    if any(change.kind == "dynamic" for change in changes):
+        sizes = _sizes_called(path, text, qualname, config)
+        wanted = "" if not sizes else "dynamic=True" if sizes > 1 else "dynamic=False"
+        changes = [change for change in changes if change.kind != "dynamic" or change.title == wanted]
     return changes
 
 
-def _varies(path: str, text: str, qualname: str, config: Config) -> bool:
-    """Whether the program calls it with tensors of several sizes."""
+def _sizes_called(path: str, text: str, qualname: str, config: Config) -> int:
+    """With how many different sizes of its tensors the program calls it; 0 where no call is known."""
     hearing = Hearing()
     with opened(path, text, (qualname,), config=config, hearing=hearing) as file:
         file.ask_callers()
-        return len({sizes_of(call) for call in known_calls(hearing, qualname)}) > 1
+        return len({sizes_of(call) for call in known_calls(hearing, qualname)})
 
 
 def _looked(file: OpenFile, config: Config, progress: Progress) -> tuple[Report, list[Change]]:

@@ -192,7 +192,8 @@ def _timed(
         synchronize()
         return (clock() - start) / count
 
-    first(), second()
+    first()
+    second()
     count = max(1, min(_MOST_AT_A_TIME, int(_SHORTEST / max(min(timed(first, 1), timed(second, 1)), 1e-7))))
     end, pairs = time.perf_counter() + seconds, list[tuple[float, float]]()
     while len(pairs) < _MOST and (len(pairs) < _FEWEST or time.perf_counter() < end):

@@ -64,6 +64,7 @@ def search(function: str, budget: float, chosen: Change | None = None) -> Search
     asked = _Asked(budget)
     if chosen is None:
         told, why = yield from asked.ask("changes", {})
+        why = why or told.get("stopped", "")
         if why:
             return WhatIf(function, seconds=asked.spent, budget=budget, stopped=why)
         changes = [plain.from_plain(Change, one, []) for one in told["changes"]]

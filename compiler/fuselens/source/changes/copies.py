@@ -58,7 +58,8 @@ def _why_needed(source: Source, function: Definition, call: ast.Call, copied: as
     names |= {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
     if isinstance(parents[0], ast.Attribute) and parents[0].attr.endswith("_") and not parents[0].attr.endswith("__"):
         return "it is written to at once"
-    written = next((n for n in ast.walk(function) if _written(n) & names), None)
+    nodes = (n for n in ast.walk(function) if isinstance(n, ast.expr | ast.stmt))
+    written = next((n for n in nodes if _written(n) & names), None)
     if written is not None:
         (name, *_) = sorted(_written(written) & names)
         return f"`{name}` is written to in line {written.lineno}"
