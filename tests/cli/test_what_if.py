@@ -59,6 +59,15 @@ def test_a_change_is_written(model: Path) -> None:
     compile(after, "model.py", "exec")
 
 
+def test_agents_ask_the_same(model: Path) -> None:
+    asked = json.dumps({"target": "model.py::small", "budget": 20})
+    status, text = ran("tool", "what_if", asked, cwd=model.parent)
+    answer = json.loads(text)
+    assert status == 0 and answer["found"]["function"] == "small" and answer["found"]["budget"] == 20
+    (evidence,) = answer["evidence"]
+    assert "what-if model.py::small --seconds 20" in evidence["command"] and "processor time" in evidence["executed"]
+
+
 def test_what_is_asked_wrongly(model: Path) -> None:
     status, text = ran("what-if", "model.py", "--line", "3", cwd=model.parent)
     assert status == 2 and "line 3 of model.py is in no function that is compiled" in text

@@ -198,7 +198,9 @@ def _verify(command: argparse.ArgumentParser) -> None:
 
 def _what_if(command: argparse.ArgumentParser) -> None:
     command.add_argument("target", metavar="FILE.py[::function]")
-    command.add_argument("--line", type=_positive, metavar="N", help="the function that has this line")
+    command.add_argument(
+        "--line", type=_positive, metavar="N", help="changes of this line, or of the function whose head it is in"
+    )
     command.add_argument(
         "--seconds", type=_seconds, default=_CHANGE_SECONDS,
         help=f"of processor time for each function; what was not tried by then is said (default {_CHANGE_SECONDS:g})",

@@ -129,11 +129,17 @@ def _at_line(chosen: list[Target], line: int | None) -> list[Target]:
     return found
 
 
+def _line_in(target: Target, text: str, line: int | None) -> int | None:
+    """A line of a function's body; None for all of it, which its head stands for."""
+    found = next(a for a in discovery.discover(text, str(target.path)) if a.qualname == target.function)
+    return line if line is not None and line > found.name_span.line else None
+
+
 def _searched(
     target: Target, text: str, arguments: argparse.Namespace, children: Supervisor, shown: Progress
 ) -> WhatIf:  # fmt: skip
     path, given = str(target.path), options_of(arguments)
-    search = asking.search(target.function, arguments.seconds)
+    search = asking.search(target.function, arguments.seconds, _line_in(target, text, arguments.line))
     question = next(search)
     number = 0
     while True:

@@ -574,7 +574,8 @@ class TriedChange:
     """A change of the program that was measured on a copy, in calls made in turn with the function as it is.
 
     ``time`` is how long it takes after it, as a part of what it takes before: of a ``call``, of a call and its ``backward``, of the
-    program's ``first calls`` with their compilations, or of one row of a ``batch``; ``time_quartiles`` are those of pairs of calls.
+    program's ``first calls`` with their compilations, or of one row of a ``batch``; ``time_quartiles`` are those of pairs of calls. It is
+    ``steady`` where so many pairs say the same that it is no noise.
     ``error`` is how far its values are from eager's where they are rounded otherwise, relative to their size. ``changes`` says what it
     changes beside time and memory, ``why`` why it is not offered; where that is empty, it agrees with eager, and gains."""
 
@@ -585,6 +586,7 @@ class TriedChange:
     of: str = "call"
     time: float | None = None
     time_quartiles: tuple[float, float] | None = None
+    steady: bool = True
     seconds_before: float | None = None
     seconds: float | None = None
     bytes_before: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 from collections.abc import Awaitable, Callable
@@ -34,6 +35,7 @@ class Changes:
         self._on_change = on_change
         self._taken = taken
         self._tasks = KeyedTasks[Document](lambda document: f"trying changes of {document.path}", on_change)
+        self._turn = asyncio.Lock()  # two that measure at once would measure each other
 
     @property
     def documents(self) -> list[Document]:
@@ -69,7 +71,8 @@ class Changes:
         seconds = self._configuration.of(document.path).what_if_seconds
         for report in wanted:
             try:
-                found = await self._found(document, report.function, seconds, Urgency.LAST, lambda _: None)
+                async with self._turn:
+                    found = await self._found(document, report.function, seconds, Urgency.LAST, lambda _: None)
             except (NotAllowedError, StartError, WorkerDiedError) as error:
                 logger.info("no change of %s was tried: %s", report.function, error)
                 return

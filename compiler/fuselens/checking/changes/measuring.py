@@ -211,7 +211,9 @@ def _of_pairs(found: TriedChange, pairs: list[tuple[float, float]]) -> TriedChan
     before, after = (statistics.median(p[k] for p in pairs) for k in range(2))
     found = dataclasses.replace(found, time=middle, time_quartiles=(low, high), seconds_before=before, seconds=after)
     shorter = sum(ratio < 1 for ratio in ratios)
-    steady = shorter >= len(ratios) / 2 + _SURE * math.sqrt(len(ratios)) / 2 or shorter == len(ratios)
+    apart = abs(shorter - len(ratios) / 2)  # from what chance gives
+    steady = apart >= _SURE * math.sqrt(len(ratios)) / 2 or shorter in (0, len(ratios))
+    found = dataclasses.replace(found, steady=steady)
     return found if middle <= 1 - _GAIN and steady else dataclasses.replace(found, why=_NOISE)
 
 

@@ -23,8 +23,8 @@ def gain(change: TriedChange) -> str:
     """``−11 % time, −420 MiB``; "" where nothing was measured."""
     said = []
     if change.time is not None:
-        percent = round(100 * (change.time - 1))
-        said.append(f"{_signed(percent)} % {_OF[change.of]}" if percent else f"no more {_OF[change.of]}")
+        percent = round(100 * (change.time - 1)) if change.steady else 0
+        said.append(f"{_signed(percent)} % {_OF[change.of]}" if percent else f"no other {_OF[change.of]}")
     if abs(change.saved) >= _LEAST:
         sign = "−" if change.saved > 0 else "+"
         said.append(f"{sign}{bytes_text(abs(change.saved))}")
@@ -42,7 +42,7 @@ def headline(found: WhatIf) -> str:
     if not edits:
         return "no change gains" if found.changes and not found.left else ""
     count = f"{len(edits)} change{'s' * (len(edits) != 1)} gain{'s' * (len(edits) == 1)}"
-    best = max((1 - change.time for change in edits if change.time is not None), default=0.0)
+    best = max((1 - change.time for change in edits if change.time is not None and change.steady), default=0.0)
     saved = max(change.saved for change in edits)
     if best >= _NOISE:
         return f"{count} up to {round(100 * best)} %"

@@ -58,18 +58,16 @@ class _Asked:
         return {}, found[0].message if found else "it was ended"
 
 
-def search(function: str, budget: float, chosen: Change | None = None) -> Search:
-    """Finds changes of the function, and measures them, the likely ones first. No more than ``budget`` seconds of processor time are used.
-    Those that gain are measured once more. With ``chosen`` this change alone is measured."""
+def search(function: str, budget: float, line: int | None = None) -> Search:
+    """Finds changes of the function, or of one line of it, and measures them, the likely ones first. No more than ``budget`` seconds of
+    processor time are used. Those that gain are measured once more."""
     asked = _Asked(budget)
-    if chosen is None:
-        told, why = yield from asked.ask("changes", {})
-        why = why or told.get("stopped", "")
-        if why:
-            return WhatIf(function, seconds=asked.spent, budget=budget, stopped=why)
-        changes = [plain.from_plain(Change, one, []) for one in told["changes"]]
-    else:
-        changes = [chosen]
+    told, why = yield from asked.ask("changes", {})
+    why = why or told.get("stopped", "")
+    if why:
+        return WhatIf(function, seconds=asked.spent, budget=budget, stopped=why)
+    changes = [plain.from_plain(Change, one, []) for one in told["changes"]]
+    changes = [one for one in changes if line is None or one.span.line <= line <= one.span.end_line]
     left: list[str] = []
     asked.longest = 0.0
     for change in changes:
@@ -78,18 +76,20 @@ def search(function: str, budget: float, chosen: Change | None = None) -> Search
         elif not asked.enough:
             left.append(change.title)
         else:
-            asked.results.append((yield from _measured(asked, change)))
+            found, why = yield from _measured(asked, change)
+            asked.results.append(found or _untried(change, why))
     for number, found in enumerate(asked.results):
         if found.offered and asked.enough:
-            again = yield from _measured(asked, next(c for c in changes if _same(c, found)))
-            asked.results[number] = _both(found, again)
+            again, _ = yield from _measured(asked, next(c for c in changes if _same(c, found)))
+            asked.results[number] = _both(found, again) if again is not None else found
     ordered = tuple(sorted(asked.results, key=_rank))
     return WhatIf(function, ordered, tuple(left), asked.spent, budget)
 
 
-def _measured(asked: _Asked, change: Change) -> Generator[Question, Event, TriedChange]:
+def _measured(asked: _Asked, change: Change) -> Generator[Question, Event, tuple[TriedChange | None, str]]:
+    """What measuring it gave, or which limit ended that."""
     told, why = yield from asked.ask("change", {"change": plain.to_plain(change)})
-    return plain.from_plain(TriedChange, told["tried"], []) if told else _untried(change, why)
+    return (plain.from_plain(TriedChange, told["tried"], []) if told else None), why
 
 
 def _untried(change: Change, why: str) -> TriedChange:
@@ -104,8 +104,6 @@ def _same(change: Change, found: TriedChange) -> bool:
 
 def _both(one: TriedChange, other: TriedChange) -> TriedChange:
     """Two measurements as one: the change must gain in both."""
-    if other.why and other.time is None:  # a limit ended the second
-        return one
     if not other.offered:
         return dataclasses.replace(one, why=f"{_UNSTEADY}: {other.why}")
     if one.time is None or other.time is None or one.time_quartiles is None or other.time_quartiles is None:
@@ -118,11 +116,11 @@ def _both(one: TriedChange, other: TriedChange) -> TriedChange:
     )
     return dataclasses.replace(
         one, time=math.sqrt(one.time * other.time), time_quartiles=quartiles, seconds_before=before, seconds=after,
-        compared=max(one.compared, other.compared),
+        compared=max(one.compared, other.compared), steady=one.steady and other.steady,
     )  # fmt: skip
 
 
 def _rank(found: TriedChange) -> tuple[bool, bool, bool, float, int]:
     """Those that are offered first; of these edits before information, time before memory, the best first."""
-    time = found.time if found.time is not None else 1.0
+    time = found.time if found.time is not None and found.steady else 1.0
     return not found.offered, not found.edits, time >= 1.0, time, -found.saved
