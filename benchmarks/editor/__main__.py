@@ -209,9 +209,9 @@ def main() -> None:
     parser.add_argument("--storm", type=int, default=0, metavar="SAVES", help="saves without a pause")
     parser.add_argument("--cold", type=int, default=0, metavar="TIMES", help="servers started, one after the other")
     parser.add_argument("--told", action="store_true", help="print what a person is told meanwhile, with --cold")
-    parser.add_argument("--unproved", action="store_true", help="without proofs in the background")
+    parser.add_argument("--unproved", action="store_true", help="without proofs and what if in the background")
     options = parser.parse_args()
-    SETTINGS.update({"proveSeconds": 0} if options.unproved else {})
+    SETTINGS.update({"proveSeconds": 0, "whatIfSeconds": 0} if options.unproved else {})
     logging.disable(logging.NOTSET if options.told else logging.WARNING)  # pygls does not know our notifications
     logging.basicConfig(level="CRITICAL", format="%(message)s")
     logging.getLogger("told").setLevel("INFO")

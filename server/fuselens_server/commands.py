@@ -21,8 +21,6 @@ from .texts import notebooks
 from .texts.document_uri import ReportDocument
 from .texts.view import View
 
-REQUEST_FAILED = lsp.LSPErrorCodes.RequestFailed.value
-
 
 def register(server: FuselensServer) -> None:
     _register_showing(server)
@@ -73,7 +71,7 @@ def register(server: FuselensServer) -> None:
         """Applies the fixes that were tried out. Returns whether the client changed anything."""
         if not ls.client("workspace.apply_edit"):
             raise JsonRpcException(
-                "this client applies no edits; it may ask for source.fixAll.fuselens", REQUEST_FAILED
+                "this client applies no edits; it may ask for source.fixAll.fuselens", messages.REQUEST_FAILED
             )
         edit = code_actions.fix_all(ls.session.view(ls.document(uri)), versioned=code_actions.takes_versions(ls))
         if edit is None:
@@ -180,7 +178,7 @@ async def _mark_dynamic(ls: FuselensServer, uri: str, qualname: str) -> bool:
         return False
     edits = code_actions.text_edits(view, view.compiled, best)
     if not edits or not ls.client("workspace.apply_edit"):
-        raise JsonRpcException("the text has changed, or this client applies no edits", REQUEST_FAILED)
+        raise JsonRpcException("the text has changed, or this client applies no edits", messages.REQUEST_FAILED)
     edit = code_actions.workspace_edit(view, edits, versioned=code_actions.takes_versions(ls))
     return (await ls.workspace_apply_edit_async(lsp.ApplyWorkspaceEditParams(edit, best.title))).applied
 

@@ -23,6 +23,7 @@ from .kernels import commands as kernels
 from .pictures import request as pictures
 from .server import FuselensServer
 from .texts import synchronization
+from .what_if import commands as what_if
 
 MODULES = (
     lifecycle,
@@ -45,6 +46,7 @@ MODULES = (
     comparisons,
     agents,
     kernels,
+    what_if,
 )
 
 

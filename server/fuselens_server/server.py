@@ -35,6 +35,7 @@ from .texts.convert import Encoding
 from .texts.observed import Executed
 from .texts.session import Document, Session
 from .texts.view import View
+from .what_if.searching import Changes
 from .work.checking import Checks
 from .work.fix_trials import FixTrials
 from .work.foretelling import Foretelling
@@ -82,6 +83,7 @@ class FuselensServer(LanguageServer):
         self.trials = FixTrials(self.configuration, self.pool, self.send_status)
         self.machines = Machines(self.configuration, self.pool)
         self.proofs = Proofs(self.configuration, self.pool, self.machines, self.send_status, self._told_later)
+        self.changes = Changes(self.configuration, self.pool, self.send_status, self._told_later)
         self.since = Comparing(self.configuration, self.pool, self.refreshes.marked, self.send_status)
         self.foretelling = Foretelling(self.configuration, self.pool, self.send_status, self._told_later)
         self.later_texts = LaterTexts(self.configuration, self.session, self.pool, self.documents_changed)
@@ -157,6 +159,7 @@ class FuselensServer(LanguageServer):
         self.proofs.start(document)
         self.since.again(document)
         self.foretelling.start(document)
+        self.changes.start(document)
         self.refreshes.ask_for_annotations()
 
     def _told_later(self, document: Document) -> None:
@@ -214,6 +217,7 @@ class FuselensServer(LanguageServer):
             "building kernels": self.warming.documents,
             "trying out fixes": self.trials.documents,
             "proving functions": self.proofs.documents,
+            "trying changes": self.changes.documents,
             "foretelling compilations": self.foretelling.documents,
             "looking at earlier revisions": self.since.documents,
         }
@@ -256,6 +260,7 @@ class FuselensServer(LanguageServer):
         self.warming.cancel_all()
         self.trials.cancel_all()
         self.proofs.cancel_all()
+        self.changes.cancel_all()
         self.since.cancel_all()
         self.foretelling.cancel_all()
 

@@ -81,7 +81,8 @@ def workbench(chromium_path: str, workspace: Path) -> Iterator[Workbench]:
     assert server is not None
     vsixes = [VSIX, *(pack(folder, home) for folder in (HERE / "extensions").iterdir())]
     # The interpreter is the one that the Python extension has selected.
-    settings = {"workbench.startupEditor": "none", "editor.cursorBlinking": "solid", "fuselens.proveSeconds": 0}
+    settings: dict[str, object] = {"workbench.startupEditor": "none", "editor.cursorBlinking": "solid"}
+    settings |= {"fuselens.proveSeconds": 0, "fuselens.whatIfSeconds": 0}
     port = editor.free_port()
     with editor.serve(server, home, vsixes, port=port, settings=settings):
         page = Chromium(chromium_path)

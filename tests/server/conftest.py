@@ -360,6 +360,7 @@ class Editor:
             "notifications": True,
             "allowedFolders": ["/"],
             "proveSeconds": 0,
+            "whatIfSeconds": 0,
             "foretellRecompiles": False,
             **(options or {}),
         }

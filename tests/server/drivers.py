@@ -435,6 +435,16 @@ async def mark_dynamic(world: World) -> None:
     assert "dynamic=True" in applied(world.file.text, change.edits)
 
 
+@drives(*(f"executeCommandProvider.commands: {name}" for name in (messages.WHAT_IF, messages.APPLY_CHANGE)))
+async def changes(world: World) -> None:
+    """Of a function that is too small for any change to gain for sure."""
+    told = await world.editor.execute(messages.WHAT_IF, world.file.uri, "toy")
+    told = told if isinstance(told, dict) else told._asdict()
+    assert told["headline"] and "/what-if.txt?" in told["document"]
+    with pytest.raises(JsonRpcException, match="has no such change"):
+        await world.editor.execute(messages.APPLY_CHANGE, world.file.uri, "toy", len(told["offered"]))
+
+
 @drives(f"executeCommandProvider.commands: {messages.PREVIEW}")
 async def preview(world: World) -> None:
     assert not await world.editor.execute(messages.PREVIEW, world.file.uri, True)  # it compiles something

@@ -119,7 +119,7 @@ async def listens(file: Any) -> bool:
     return any(str(file.path.parent) in place.read_text() for place in announced)
 
 
-UNPROVED = {"proveSeconds": 0, "foretellRecompiles": False}
+UNPROVED = {"proveSeconds": 0, "whatIfSeconds": 0, "foretellRecompiles": False}
 BESIDE = {"stepSizes": {"stepLimit": "1KiB"}}  # what another setting needs to be of any use
 EFFECTS: dict[str, tuple[Any, Look, Callable[[Any], bool], Callable[[Any], bool]]] = {
     # name → another value; what to look at; what is seen before, and after
@@ -162,6 +162,7 @@ EFFECTS: dict[str, tuple[Any, Look, Callable[[Any], bool], Callable[[Any], bool]
         bool,
     ),
     "proveSeconds": (1, lambda file: said(file, "proving functions"), lambda seen: seen is False, bool),
+    "whatIfSeconds": (20, lambda file: said(file, "trying changes"), lambda seen: seen is False, bool),
     "compareWith": ("HEAD", lambda file: said(file, "looking at earlier revisions"), lambda seen: seen is False, bool),
     "warmFiles": (False, lambda file: said(file, "building kernels"), bool, lambda seen: seen is False),
 }
@@ -176,7 +177,7 @@ async def begun(new_editor: Any, tmp_path_factory: pytest.TempPathFactory) -> As
         folder.mkdir()
     editor = new_editor()
     editor.configuration = UNPROVED
-    await editor.start(root, {"proveSeconds": None, "foretellRecompiles": None}, folders=folders)
+    await editor.start(root, {"proveSeconds": None, "whatIfSeconds": None, "foretellRecompiles": None}, folders=folders)
     file, _ = await editor.open(folders[0] / "file.py", FILE)
     other, _ = await editor.open(folders[1] / "other.py", FILE)
     Repo(folders[0]).commit("First")

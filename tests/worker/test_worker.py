@@ -115,6 +115,20 @@ def test_endless_loop_in_the_function(shared: Client) -> None:
     assert found.span.line in (3, 4)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell what a process has used")
+def test_processor_time_is_limited(shared: Client) -> None:
+    """Of a loop, not of what waits."""
+    found = only(shared.check(PATH, GOOD + LOOP, limits=wire.Limits(seconds=100, processor_seconds=1)))
+    assert found.code == "FL905" and "1 s of processor time" in found.message
+    waits = GOOD + "import time\ntime.sleep(1.5)\n"
+    report = shared.check(PATH, waits, limits=wire.Limits(seconds=100, processor_seconds=20))
+    assert not [d for d in report.diagnostics if d.code == "FL905"]
+    number = shared.send("check", PATH, GOOD + LOOP, limits=wire.Limits(seconds=100))
+    time.sleep(1.0)
+    shared.send("cancel", target=number)
+    assert shared.result(number).processor_seconds > 0
+
+
 def test_ignored_signals_do_not_help(shared: Client) -> None:
     body = "import signal\nfor s in set(signal.Signals) - {9, 19}:\n    signal.signal(s, signal.SIG_IGN)\n" + LOOP
     found = only(shared.check(PATH, GOOD + body, limits=wire.Limits(seconds=0.5)))

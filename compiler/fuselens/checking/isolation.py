@@ -229,7 +229,8 @@ class Supervisor:
             self._queue.remove(entry)
             entry[1](wire.encode(wire.Event(identity, "result")))
         for child in [c for c in self._children if c.request.id == identity]:
-            self._finish(child, wire.encode(wire.Event(identity, "result")))
+            used = processor_seconds(child.pid)
+            self._finish(child, wire.encode(wire.Event(identity, "result", processor_seconds=used)))
 
     def turn(self, timeout: float | None = None) -> None:
         """Waits for at most ``timeout`` seconds for something to happen, and handles it."""
@@ -415,7 +416,9 @@ class Supervisor:
             return
         limits = child.request.limits
         starting = _START_SECONDS if child.popen is not None and not child.stage else 0.0
-        if limits.seconds and now - child.started >= limits.seconds + starting:
+        if (limits.seconds and now - child.started >= limits.seconds + starting) or (
+            limits.processor_seconds and processor_seconds(child.pid) >= limits.processor_seconds
+        ):
             self._stop(child, "FL905", now)
         elif limits.memory_mib and _resident_mib(child.pid) > limits.memory_mib:
             self._stop(child, "FL910", now)
@@ -462,10 +465,14 @@ class Supervisor:
         if span is None and stage:
             where = f" while compiling `{function}` ({stage})"
             span = name_span(request.path, source, function)
-        limit = request.limits.memory_mib if code == "FL910" else f"{request.limits.seconds:g}"
+        limits, used = request.limits, processor_seconds(child.pid)
+        of_processor = 0 < limits.processor_seconds <= used
+        seconds = f"{limits.processor_seconds:.3g} s of processor time" if of_processor else f"{limits.seconds:g} s"
+        limit = limits.memory_mib if code == "FL910" else seconds
         span = span or _first_line(request.path, source)
         found = diagnostics.make(code, span, where=where, limit=limit, **fields)
-        self._finish(child, wire.encode(result_event(request, found, time.monotonic() - child.started, child.refused)))
+        event = result_event(request, found, time.monotonic() - child.started, child.refused)
+        self._finish(child, wire.encode(replace(event, processor_seconds=used)))
 
     def _finish(self, child: _Child, result: bytes) -> None:
         child.decoder = None
@@ -526,6 +533,15 @@ def _resident_mib(pid: int) -> float:
     return 0.0
 
 
+def processor_seconds(pid: int) -> float:
+    """What a process, and those that it started and waited for, have used of processors; 0 where there is no /proc."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return 0.0
+
+
 def _cause_of_death(status: int | None) -> str:
     if status is None:
         return "it vanished"
@@ -567,46 +583,9 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
         with placed(request.revision):
             run = check.run_function(request.path, function, request.source, chosen, gradients, progress)
         send(wire.Event(request.id, "result", run=run))
-    elif request.method == "values":
-        (function,) = request.functions
+    elif request.method in _TEXTS:
         try:
-            text = check.node_values(request.path, function, request.source, chosen)
-            send(wire.Event(request.id, "result", text=text))
-        except FileRefused as refused:
-            send(wire.Event(request.id, "result", file=FileReport(request.path, [], [refused.diagnostic])))
-    elif request.method in ("verify", "graphs"):
-        (function,) = request.functions
-        seconds = request.limits.seconds * _TRIED_UNTIL or float("inf")
-        asked = request.path, function, request.source, chosen, gradients, progress, request.options.get("kinds", ())
-        if request.options.get("idle"):
-            _step_back()
-        try:
-            found = check.write_graphs(*asked) if request.method == "graphs" else check.verify_function(*asked, seconds)
-            send(wire.Event(request.id, "result", text=json.dumps(dataclasses.asdict(found))))
-        except FileRefused as refused:
-            send(wire.Event(request.id, "result", file=FileReport(request.path, [], [refused.diagnostic])))
-    elif request.method == "probe":
-        from ..bisecting import probing
-
-        if request.options.get("idle"):
-            _step_back()
-        send(wire.Event(request.id, "result", text=probing.of_probe(request, chosen)))
-    elif request.method == "machine":
-        from ..limits import measuring
-
-        if request.options.get("idle"):
-            _step_back()
-        device, again = request.options.get("device", "cpu"), bool(request.options.get("again"))
-        found = measuring.machine(device, chosen, progress, again=again)
-        send(wire.Event(request.id, "result", text=json.dumps(plain.to_plain(found))))
-    elif request.method == "kernel":
-        from .edited import answers as edited
-
-        (function,) = request.functions
-        seconds = request.limits.seconds * _TRIED_UNTIL or float("inf")
-        try:
-            text = edited.of_kernel(request.path, function, request.options, chosen, progress, seconds)
-            send(wire.Event(request.id, "result", text=text))
+            send(wire.Event(request.id, "result", text=_text_of(request, chosen, gradients, progress)))
         except FileRefused as refused:
             send(wire.Event(request.id, "result", file=FileReport(request.path, [], [refused.diagnostic])))
     elif request.method == "warm":
@@ -648,6 +627,41 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
             send(wire.Event(request.id, "result", file=kept.checked(request, chosen, checked)))
         else:
             send(wire.Event(request.id, "result", file=checked()))
+
+
+_TEXTS = ("values", "verify", "graphs", "probe", "kernel", "machine", "changes", "change")
+
+
+def _text_of(request: wire.Request, chosen: config.Config, gradients: bool, progress: Callable[[str], None]) -> str:
+    """The answer to what is answered by a text, mostly JSON. Raises FileRefused."""
+    from . import check
+
+    if request.options.get("idle"):
+        _step_back()
+    seconds = request.limits.seconds * _TRIED_UNTIL or float("inf")
+    if request.method == "probe":
+        from ..bisecting import probing
+
+        return probing.of_probe(request, chosen)
+    if request.method == "machine":
+        from ..limits import measuring
+
+        device, again = request.options.get("device", "cpu"), bool(request.options.get("again"))
+        return json.dumps(plain.to_plain(measuring.machine(device, chosen, progress, again=again)))
+    (function,) = request.functions
+    if request.method == "values":
+        return check.node_values(request.path, function, request.source, chosen)
+    if request.method == "kernel":
+        from .edited import answers as edited
+
+        return edited.of_kernel(request.path, function, request.options, chosen, progress, seconds)
+    if request.method in ("changes", "change"):
+        from .changes import answers as changes
+
+        return changes.answered(request, chosen, progress, seconds)
+    asked = request.path, function, request.source, chosen, gradients, progress, request.options.get("kinds", ())
+    found = check.write_graphs(*asked) if request.method == "graphs" else check.verify_function(*asked, seconds)
+    return json.dumps(dataclasses.asdict(found))
 
 
 def _step_back() -> None:

@@ -11,7 +11,7 @@ from ..checking import isolation
 from ..history import told
 from ..record import views
 from ..record.plain import to_plain
-from ..record.printed import baseline, checked, folder, schema
+from ..record.printed import baseline, checked, folder, schema, tried
 from ..record.printed.sarif import sarif
 from ..record.report import FileReport
 from ..system import console
@@ -169,7 +169,7 @@ def _explained(files: Collection[FileReport], asked: tuple[str, ...]) -> str:
 
 def print_schema(arguments: argparse.Namespace) -> int:
     """The JSON Schema of what ``--format json`` of a command prints."""
-    of = told.json_schema() if arguments.command == "diff" else schema.of_files()
+    of = {"diff": told.json_schema, "what-if": tried.json_schema}.get(arguments.command, schema.of_files)()
     console.say(json.dumps(of, indent=1))
     return 0
 

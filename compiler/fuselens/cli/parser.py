@@ -33,6 +33,12 @@ _EXAMPLES = {
     ),
     "run": ("fuselens run model.py::step", "fuselens run --no-gradients model.py"),
     "verify": ("fuselens verify model.py::step",),
+    "what-if": (
+        "fuselens what-if model.py::step               # what would make it faster or smaller, and by how much",
+        "fuselens what-if model.py --line 12 --seconds 120",
+        "fuselens what-if model.py::step --apply 1     # measures, and writes the first change that is offered",
+        "fuselens what-if model.py::step --format json",
+    ),
     "bench": (
         "fuselens bench model.py::step",
         "fuselens bench --modes default,max-autotune --rounds 3 model.py::step",
@@ -90,6 +96,7 @@ _EXAMPLES = {
 }
 
 _STEP_SECONDS = 600.0  # what would make a step fit is tried out
+_CHANGE_SECONDS = 60.0
 
 Run = Callable[[argparse.Namespace], int]
 
@@ -115,6 +122,13 @@ def parser() -> argparse.ArgumentParser:
     _limits(
         command(
             "limits", runs.machine_limits, "say what this machine can do, and how far a function's kernels are from it"
+        )
+    )
+    _what_if(
+        command(
+            "what-if",
+            runs.what_if,
+            "measure changes that may make a function faster or smaller, on copies, and offer those that agree with eager and gain",
         )
     )
     bench = command("bench", runs.bench, "time a function in each mode beside eager, in processes of their own")
@@ -164,7 +178,9 @@ def parser() -> argparse.ArgumentParser:
     codes = command("codes", others.codes, "list the diagnostic codes, or explain one")
     codes.add_argument("code", nargs="?")
     schema = command("schema", checks.print_schema, "print the JSON Schema of what `--format json` of a command prints")
-    schema.add_argument("command", nargs="?", choices=("check", "diff"), default="check", help="by default check")
+    schema.add_argument(
+        "command", nargs="?", choices=("check", "diff", "what-if"), default="check", help="by default check"
+    )
     serve = command("serve", others.serve, "start the language server on stdin and stdout")
     serve.add_argument("arguments", nargs=argparse.REMAINDER, help="passed to the server")
     _mcp(command("mcp", others.mcp, "serve tools for agents on stdin and stdout (Model Context Protocol)"))
@@ -195,6 +211,20 @@ def _limits(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--again", action="store_true", help="measure this machine again: it was busy, or has changed")
     _effects(command, required=False)
+
+
+def _what_if(command: argparse.ArgumentParser) -> None:
+    command.add_argument("target", metavar="FILE.py[::function]")
+    command.add_argument(
+        "--line", type=_positive, metavar="N", help="changes of this line, or of the function whose head it is in"
+    )
+    command.add_argument(
+        "--seconds", type=_seconds, default=_CHANGE_SECONDS,
+        help=f"of processor time for each function; what was not tried by then is said (default {_CHANGE_SECONDS:g})",
+    )  # fmt: skip
+    command.add_argument("--apply", type=_positive, metavar="K", help="write the change with this number into its file")
+    command.add_argument("--format", choices=("text", "json"), default="text", help="json: all that was tried")
+    _compile_options(command)
 
 
 def _check(command: argparse.ArgumentParser) -> None:
@@ -445,6 +475,13 @@ def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError("give a number of seconds, more than 0")
     return value
 
 

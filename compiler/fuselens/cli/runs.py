@@ -1,4 +1,4 @@
-"""``fuselens run``, ``verify``, ``bench`` and ``record``: functions and programs run."""
+"""``fuselens run``, ``verify``, ``what-if``, ``bench`` and ``record``: functions and programs run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import statistics
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,12 @@ from ..checking.isolation import Supervisor, name_span
 from ..record import plain, views, wire
 from ..record.limits import distance
 from ..record.printed import distance as printed_distance
-from ..record.printed import proved
-from ..record.report import Machine, Proof, RunResult
-from ..system import console
+from ..record.printed import proved, tried
+from ..record.report import Machine, Proof, RunResult, WhatIf
+from ..source import discovery
+from ..source.changes import asking
+from ..source.fixes import writing
+from ..system import console, source_text
 from .compiled import limits, options_of, supervisor
 from .progress import Progress, progress, say
 from .targets import Target, UsageError, named
@@ -118,6 +122,90 @@ def _explained(
     path = str(target.path)
     name = name_span(path, views.read_text(path) or "", target.function)
     return Faults(search, path, target.function, name).explained(event)
+
+
+# --- changes ----------------------------------------------------------------------------------------------------------
+
+
+def what_if(arguments: argparse.Namespace) -> int:
+    """Status 1 where nothing is known of a function, or a change could not be applied."""
+    chosen = _at_line(_named(arguments.target), arguments.line)
+    texts = {target.path: views.read_text(str(target.path)) or "" for target in chosen}
+    with progress(len(chosen)) as shown, supervisor(arguments, shown) as children:
+        found = [_searched(target, texts[target.path], arguments, children, shown) for target in chosen]
+    if arguments.apply is not None:
+        return _apply(chosen, found, texts, arguments.apply)
+    if arguments.format == "json":
+        console.say(json.dumps([plain.to_plain(one) for one in found], indent=1))
+    else:
+        for target, one in zip(chosen, found, strict=True):
+            say(
+                "\n".join(
+                    (f"{target.path}::{target.function}", *(f"  {line}" for line in tried.lines(one, str(target.path))))
+                )
+            )
+    return int(any(one.stopped for one in found))
+
+
+def _at_line(chosen: list[Target], line: int | None) -> list[Target]:
+    """The function that has a line, with its decorator. Raises UsageError."""
+    if line is None:
+        return chosen
+    path = chosen[0].path
+    every = discovery.discover(views.read_text(str(path)) or "", str(path))
+    names = [a.qualname for a in every if min(a.decorator_span.line, a.span.line) <= line <= a.span.end_line]
+    found = [target for target in chosen if target.function in names[-1:]]
+    if not found:
+        raise UsageError(f"line {line} of {path} is in no function that is compiled")
+    return found
+
+
+def _line_in(target: Target, text: str, line: int | None) -> int | None:
+    """A line of a function's body; None for all of it, which its head stands for."""
+    found = next(a for a in discovery.discover(text, str(target.path)) if a.qualname == target.function)
+    return line if line is not None and line > found.name_span.line else None
+
+
+def _searched(
+    target: Target, text: str, arguments: argparse.Namespace, children: Supervisor, shown: Progress
+) -> WhatIf:  # fmt: skip
+    path, given = str(target.path), options_of(arguments)
+    search = asking.search(target.function, arguments.seconds, _line_in(target, text, arguments.line))
+    question = next(search)
+    number = 0
+    while True:
+        number += 1
+        used = question.processor_seconds
+        most = replace(limits(arguments), seconds=arguments.timeout + 2 * used, processor_seconds=used)
+        request = wire.Request(number, question.method, path, text, (target.function,), given | question.options, most)
+        try:
+            question = search.send(children.call(request, shown.saying(path)))
+        except StopIteration as end:
+            shown.done()
+            return replace(end.value, file=path)
+
+
+def _apply(chosen: list[Target], found: list[WhatIf], texts: dict[Path, str], number: int) -> int:
+    """Writes a change that is offered into its file, if that is still the one that was measured. Raises UsageError."""
+    offered = [
+        (target, change) for target, one in zip(chosen, found, strict=True) for change in one.offered if change.edits
+    ]
+    if not 0 < number <= len(offered):
+        raise UsageError(
+            f"there is no change {number}: {len(offered)} are offered" if offered else "no change is offered"
+        )
+    target, change = offered[number - 1]
+    try:
+        data = source_text.read_bytes(target.path)
+        if source_text.decode(data) != texts[target.path]:
+            raise writing.ChangedError
+        writing.write(target.path, data, writing.encoded(data, change.edits))
+    except writing.ChangedError:
+        raise UsageError(f"{target.path} was not changed: it is no longer the file that was measured") from None
+    except (OSError, UnicodeEncodeError) as error:
+        raise UsageError(f"{target.path} was not changed: {error}") from None
+    say(f"{target.path}: {tried.title(change)}")
+    return 0
 
 
 # --- times ------------------------------------------------------------------------------------------------------------

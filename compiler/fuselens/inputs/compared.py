@@ -63,6 +63,8 @@ def closeness(expected: torch.Tensor, actual: torch.Tensor) -> Closeness:
         return Closeness()
     if expected.layout in _SPARSE:
         expected, actual = expected.detach().to_dense(), actual.detach().to_dense()
+    if torch.equal(expected, actual):  # most are, and what follows takes long
+        return Closeness()
     absolute = relative = 0.0
     if expected.dtype in TOLERANCE:
         allowed, least = TOLERANCE[expected.dtype]

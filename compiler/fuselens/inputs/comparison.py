@@ -124,26 +124,34 @@ class Judged:
 def judge(
     eager: Callable[..., Any], compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *,
     gradients: bool, progress: Callable[[str], None] = lambda _: None,
+    around: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
+    other: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
 ) -> Judged:  # fmt: skip
-    """Calls both once and compares what they leave. Where eager raises because inputs require gradients, both do without."""
+    """Calls both once and compares what they leave. Where eager raises because inputs require gradients, both do without.
+    Eager's calls are made inside of ``around()``; ``other`` are the compiled call's inputs, where it has its own."""
     progress("run eagerly")
     judged = Judged(gradients, Notes(), Notes())
-    expected = observe(eager, args, kwargs, gradients=gradients, notes=judged.notes)
+
+    def left(args: Any, kwargs: Any, notes: Notes | None = None) -> dict[str, Any]:
+        with around():
+            return observe(eager, args, kwargs, gradients=gradients, notes=notes)
+
+    expected = left(args, kwargs, judged.notes)
     if "raised" in expected and gradients:
         gradients = judged.gradients = False
-        expected = observe(eager, args, kwargs, gradients=False, notes=judged.notes)
+        expected = left(args, kwargs, judged.notes)
     if "raised" in expected:
         judged.raised = "eager", expected["raised"]
         return judged
     progress("run compiled")
-    actual = observe(compiled, args, kwargs, gradients=gradients, notes=judged.compiled_notes)
+    actual = observe(compiled, *(other or (args, kwargs)), gradients=gradients, notes=judged.compiled_notes)
     if "raised" in actual:
         judged.raised = "compiled", actual["raised"]
         return judged
     judged.expected, judged.actual, worst = expected, actual, [0.0]
     differing = differences(expected, actual, worst, argument_names(_target(eager), args, kwargs))
     if differing:  # a clock, an iterator, a file: what differs from call to call proves nothing
-        unsteady = differences(expected, observe(eager, args, kwargs, gradients=gradients))
+        unsteady = differences(expected, left(args, kwargs))
         judged.repeatable = "result" not in unsteady
         judged.excused |= dict.fromkeys(unsteady, "eager itself gives another value each time")
         differing = {where: found for where, found in differing.items() if where not in unsteady}
@@ -237,7 +245,7 @@ def observe(
     try:
         start = time.perf_counter()
         result = fn(*given[0], **given[1])
-        found = _gradients(_modules(keeping, fn, args, kwargs), result, given, materialized=True) if gradients else {}
+        found = gradients_of(_modules(keeping, fn, args, kwargs), result, given, materialized=True) if gradients else {}
         seconds = time.perf_counter() - start
         after, left = ProgramState(*roots).values, [_detached(t) for t in tensors_in(given)]
         if notes is not None:
@@ -298,32 +306,36 @@ def _peak_bytes(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     is on one, else of the process, in whole pages. None where the system does not tell."""
     module = _target(fn)
     given, given_kwargs = copied(args, gradients), copied(kwargs, gradients)
-    on_gpu = any(t.is_cuda for t in tensors_in((given, given_kwargs)))
 
     def call() -> None:
         result = fn(*given, **given_kwargs)
         if gradients:
-            _gradients(module, result, (given, given_kwargs))
+            gradients_of(module, result, (given, given_kwargs))
 
     with unchanged(module, *args, *kwargs.values()):
-        call()  # what a first call makes for all later ones is not counted
-        if on_gpu:
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
-            before = torch.cuda.memory_allocated()
-            call()
-            torch.cuda.synchronize()
-            return torch.cuda.max_memory_allocated() - before
-        gc.collect()
-        with contextlib.suppress(AttributeError):
-            ctypes.CDLL(None).malloc_trim(0)  # what earlier calls freed is not held by this one
-        try:
-            Path("/proc/self/clear_refs").write_bytes(b"5")  # the high-water mark is what is resident now
-        except OSError:
-            return None
-        before = _status_bytes("VmRSS")
+        return peak_bytes(call, on_gpu=any(t.is_cuda for t in tensors_in((given, given_kwargs))))
+
+
+def peak_bytes(call: Callable[[], object], *, on_gpu: bool) -> int | None:
+    """How much more memory is held at most during a second call than before it."""
+    call()  # what a first call makes for all later ones is not counted
+    if on_gpu:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
         call()
-        return max(0, _status_bytes("VmHWM") - before)
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    gc.collect()
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)  # what earlier calls freed is not held by this one
+    try:
+        Path("/proc/self/clear_refs").write_bytes(b"5")  # the high-water mark is what is resident now
+    except OSError:
+        return None
+    before = _status_bytes("VmRSS")
+    call()
+    return max(0, _status_bytes("VmHWM") - before)
 
 
 def _status_bytes(field: str) -> int:
@@ -377,7 +389,7 @@ def _detached(value: Any) -> Any:
     return value
 
 
-def _gradients(module: Any, result: Any, inputs: Any, *, materialized: bool = False) -> dict[str, Any]:
+def gradients_of(module: Any, result: Any, inputs: Any, *, materialized: bool = False) -> dict[str, Any]:
     """By the name of the input or parameter; ``materialized`` gives zeros where there is none."""
     named = {f"argument {i}": t for i, t in enumerate(tensors_in(inputs)) if t.requires_grad and t.is_leaf}
     if isinstance(module, torch.nn.Module):
@@ -478,7 +490,7 @@ def _kernel_runs(
 
     def training() -> None:
         given, named = copied(args, True), copied(kwargs, True)
-        _gradients(_target(compiled), compiled(*given, **named), (given, named))
+        gradients_of(_target(compiled), compiled(*given, **named), (given, named))
 
     calls = (call, training) if gradients else (call,)
     with unchanged(compiled, *args, *kwargs.values()):

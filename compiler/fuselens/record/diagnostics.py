@@ -635,7 +635,7 @@ TABLE: dict[str, Entry] = {
         _e(
             "FL905",
             "time limit",
-            "checking this file took longer than {limit} s and was stopped{where}",
+            "checking this file took longer than {limit} and was stopped{where}",
             "Nothing was compiled. A loop at import or a very slow function is the usual cause.",
             'Guard script code with `if __name__ == "__main__":`, or raise `fuselens.timeout`.',
             severity="error",

@@ -604,6 +604,61 @@ class Foreseen:
         return tuple(site for site in self.sites if site.calls and not site.unknown and not site.inside)
 
 
+@dataclass(frozen=True, slots=True)
+class TriedChange:
+    """A change of the program that was measured on a copy, in calls made in turn with the function as it is.
+
+    ``time`` is how long it takes after it, as a part of what it takes before: of a ``call``, of a call and its ``backward``, of the
+    program's ``first calls`` with their compilations, or of one row of a ``batch``; ``time_quartiles`` are those of pairs of calls. It is
+    ``steady`` where so many pairs say the same that it is no noise.
+    ``error`` is how far its values are from eager's where they are rounded otherwise, relative to their size. ``changes`` says what it
+    changes beside time and memory, ``why`` why it is not offered; where that is empty, it agrees with eager, and gains."""
+
+    kind: str  # "clone", "contiguous", "no_grad", "mode", "dynamic", "autocast", "channels_last", "checkpoint", "memory_budget", "batch"
+    title: str
+    span: Span | None = None
+    edits: tuple[Edit, ...] = ()
+    of: str = "call"
+    time: float | None = None
+    time_quartiles: tuple[float, float] | None = None
+    steady: bool = True
+    seconds_before: float | None = None
+    seconds: float | None = None
+    bytes_before: int | None = None
+    bytes: int | None = None
+    error: float | None = None
+    compared: int = 0  # kinds of calls on which it gives eager's values
+    changes: str = ""
+    why: str = ""
+
+    @property
+    def offered(self) -> bool:
+        return not self.why
+
+    @property
+    def saved(self) -> int:
+        """Bytes of the peak."""
+        return self.bytes_before - self.bytes if self.bytes is not None and self.bytes_before is not None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """Changes of a function that were tried: those that are offered first, the best of them before others. ``left`` are the titles of those
+    for which there was no processor time; ``seconds`` of it were used, of ``budget``. ``stopped`` says why nothing is known."""
+
+    function: str
+    changes: tuple[TriedChange, ...] = ()
+    left: tuple[str, ...] = ()
+    seconds: float = 0.0
+    budget: float = 0.0
+    stopped: str = ""
+    file: str = ""
+
+    @property
+    def offered(self) -> tuple[TriedChange, ...]:
+        return tuple(change for change in self.changes if change.offered)
+
+
 @dataclass(slots=True)
 class Report:
     """Everything that one compilation of one annotated function produced."""
@@ -632,6 +687,7 @@ class Report:
     machine: Machine | None = None  # what it is compiled for, where it is known what that can do
     step: StepMemory | None = None  # where the memory of a step was asked for
     foreseen: Foreseen | None = None  # where the calls of its program were looked at since
+    what_if: WhatIf | None = None  # where changes of it were tried since
 
     @property
     def without_foreseen(self) -> Report:

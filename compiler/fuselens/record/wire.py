@@ -19,16 +19,19 @@ _LENGTH = struct.Struct(">I")
 LENGTH_SIZE = _LENGTH.size
 
 Method = Literal[
-    "check", "run", "values", "warm", "fix", "verify", "graphs", "probe", "kernel", "recompiles", "machine", "cancel", "shutdown"
+    "check", "run", "values", "warm", "fix", "verify", "graphs", "probe", "kernel", "recompiles", "changes", "change", "machine",
+    "cancel", "shutdown",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one compilation may use. A breach kills the child and yields FL905 or FL910."""
+    """What one compilation may use. A breach kills the child and yields FL905 or FL910. ``processor_seconds`` are those of the child
+    and of the compilers that it started (0: no limit), where the system tells."""
 
     seconds: float = 60.0
     memory_mib: int = 8192
+    processor_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ class Request:
     ``kinds``, after the others), and ``probe`` compares a part of such a program, named in the options, with eager (see
     :mod:`fuselens.bisecting`); ``kernel`` verifies or measures edited kernels of one (:mod:`fuselens.pins.trying`); ``recompiles``
     foretells the compilations of functions by the calls of their program (its result is a file report with no more than that);
+    ``changes`` finds what may make one faster or smaller, and ``change`` measures the one of the options (:mod:`fuselens.source.changes`);
     ``machine`` says what the machine can do, which is measured once (or ``again``, see the options; it needs no file);
     ``cancel`` kills the child of request ``target``."""
 
@@ -76,7 +80,9 @@ class Event:
     versions, or ``file``'s diagnostics say why there is no torch), ``progress`` (``message`` is a stage), ``early`` (``file``
     is what a check will say, but for what is not known before kernels are), ``refused`` (from a child to who started it:
     ``file`` has the effect that was refused, in case that nothing else comes), ``result`` (``file`` for check and fix, ``run``
-    for run, ``text`` for values, as JSON for verify, graphs, probe, kernel and machine; none when the request was cancelled).
+    for run, ``text`` for values, as JSON for verify, graphs, probe, kernel, changes, change and machine; none when the request was
+    cancelled).
+    Where a child was ended, ``processor_seconds`` are what it had used.
     """
 
     id: int
@@ -85,6 +91,7 @@ class Event:
     file: report.FileReport | None = None
     run: report.RunResult | None = None
     text: str = ""
+    processor_seconds: float = 0.0
 
 
 class ProtocolError(Exception):

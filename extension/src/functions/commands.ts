@@ -3,6 +3,7 @@
 
 import { dirname, posix } from "node:path";
 import * as vscode from "vscode";
+import { whatIf } from "../changes/whatIf";
 import { Comparisons } from "../comparing/compare";
 import { compareSince, stopComparing } from "../comparing/since";
 import { debugFunction } from "../debugging/debug";
@@ -60,6 +61,7 @@ export class FunctionCommands {
       command("fuselens.compareTargets", (target) => this.named(target, (name) => this.comparisons.compare(target.file, name, "targets"))),
       command("fuselens.compareModes", (target) => this.named(target, (name) => this.comparisons.compare(target.file, name, "mode"))),
       command("fuselens.showValues", (target) => this.named(target, (name) => this.showValues(target.file, name))),
+      command("fuselens.whatIf", (target) => this.named(target, (name) => whatIf(this.session, target.file, name))),
       command("fuselens.debugFunction", (target) => this.named(target, (name) => debugFunction(this.session, target.file, name))),
       command("fuselens.compareWithRevision", (target) => compareSince(this.session, target.file)),
       command("fuselens.stopComparing", (target) => stopComparing(this.session, target.file)),

@@ -256,6 +256,15 @@ export const SERVER_FIRST_LINE = "fuselens.server.firstLine";
 export const SERVER_VALUES = "fuselens.server.values";
 export const SERVER_SINCE = "fuselens.server.since";
 export const SERVER_REVISIONS = "fuselens.server.revisions";
+export const SERVER_WHAT_IF = "fuselens.server.whatIf";
+export const SERVER_APPLY_CHANGE = "fuselens.server.applyChange";
+
+/** The changes of a function that can be made, the best first, and the address of all that was tried. */
+export interface OfferedChanges {
+  headline: string;
+  document: string;
+  offered: { title: string; gain: string; detail: string }[];
+}
 
 /** What the command `fuselens.server.since` returns: what became of a file since a revision; null where nothing is compared. */
 export interface SinceRevision {

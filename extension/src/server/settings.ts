@@ -21,6 +21,7 @@ export interface ServerSettings {
   tryFixes: boolean;
   foretellRecompiles: boolean;
   proveSeconds: number;
+  whatIfSeconds: number;
   compareWith: string;
 }
 
@@ -35,7 +36,7 @@ export const SETTINGS = [
   { name: "stepLimit", key: "stepLimit", fallback: "" },
   { name: "stepSizes", key: "stepSizes", fallback: "" },
   { name: "codeLens", key: "codeLens.enabled", fallback: true },
-  { name: "codeLensShow", key: "codeLens.show", fallback: ["run", "graphs", "kernels", "code", "ir", "debug", "inlined", "proof", "limits", "lastRun"] },
+  { name: "codeLensShow", key: "codeLens.show", fallback: ["run", "graphs", "kernels", "code", "ir", "debug", "inlined", "proof", "limits", "whatIf", "lastRun"] },
   { name: "inlayHints", key: "inlayHints.enabled", fallback: true },
   { name: "live", key: "live", fallback: false },
   { name: "warmFiles", key: "warmFiles", fallback: true },
@@ -43,5 +44,6 @@ export const SETTINGS = [
   { name: "tryFixes", key: "tryFixes", fallback: true },
   { name: "foretellRecompiles", key: "foretellRecompiles", fallback: true },
   { name: "proveSeconds", key: "proveSeconds", fallback: 60 },
+  { name: "whatIfSeconds", key: "whatIfSeconds", fallback: 60 },
   { name: "compareWith", key: "compareWith", fallback: "" },
 ] as const;

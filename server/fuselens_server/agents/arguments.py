@@ -73,6 +73,14 @@ class Replacement:
 @dataclass(frozen=True, slots=True)
 class WhatIfArguments:
     target: str = field(metadata=_(_FILE))
+    budget: float = field(
+        default=60.0,
+        metadata=_(
+            "where no change is named: seconds of processor time to find changes and measure them",
+            exclusiveMinimum=0,
+            maximum=LONGEST,
+        ),
+    )
     mode: Literal["", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = field(
         default="", metadata=_("compile in this mode")
     )

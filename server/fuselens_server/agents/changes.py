@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +10,8 @@ from typing import Any
 from fuselens.config import TARGET, TARGETS
 from fuselens.record.report import Edit, Span
 from fuselens.source import fixes
-from fuselens.source.discovery import Definition
+from fuselens.source.changes import compiled_with, contexts
+from fuselens.source.discovery import Definition, Target
 from fuselens.system import source_text
 
 from .arguments import Replacement, ToolError, WhatIfArguments
@@ -27,11 +27,9 @@ class Change:
 
 
 def changes(asked: WhatIfArguments, subject: Subject) -> list[Change]:
-    """One each, or all as one. Raises ToolError for what cannot be done to this function, and where nothing is asked for."""
+    """One each, or all as one; none where none is named. Raises ToolError for what cannot be done to this function."""
     found = list(_changes(asked, subject))
-    if not found:
-        raise ToolError("what_if needs a change: mode, dynamic, compile_target, no_grad, autocast or replacements")
-    if not asked.together:
+    if not asked.together or not found:
         return found
     options = {name: value for change in found for name, value in change.options.items()}
     edits = dict.fromkeys(edit for change in found for edit in change.edits)
@@ -57,81 +55,48 @@ def _changes(asked: WhatIfArguments, subject: Subject) -> Iterator[Change]:
         yield Change(f"target={asked.compile_target}", options={"target": asked.compile_target}, runs=False)
     if asked.dynamic is not None:
         yield Change(f"dynamic={asked.dynamic}", _dynamic(subject, asked.dynamic))
-    contexts = dict(_contexts(asked))
-    if contexts and asked.together:
-        yield Change(", ".join(contexts), _inside(subject, list(contexts.values())))
-    elif contexts:
-        yield from (Change(name, _inside(subject, [context])) for name, context in contexts.items())
+    around = dict(_contexts(asked))
+    if around and asked.together:
+        yield Change(", ".join(around), _inside(subject, list(around.values())))
+    elif around:
+        yield from (Change(name, _inside(subject, [context])) for name, context in around.items())
     edits = tuple(_replacement(subject, number, one) for number, one in enumerate(asked.replacements))
     if edits:
         yield Change("replacements", edits)
 
 
-def _definition(subject: Subject) -> tuple[fixes.Source, Definition]:
+def _target(subject: Subject) -> tuple[fixes.Source, Target]:
     source = fixes.Source(subject.source, subject.path)
-    for target in source.targets:
-        if target.annotated.qualname == subject.function and isinstance(target.function, Definition):
-            if any(source.decorates(decorator) is not None for decorator in target.function.decorator_list):
-                return source, target.function
-    raise ToolError(
-        f"{subject.function} is not compiled by a decorator, so this change cannot be written there; use replacements"
-    )
+    return source, next(t for t in source.targets if t.annotated.qualname == subject.function)
 
 
 def _dynamic(subject: Subject, value: bool) -> tuple[Edit, ...]:
-    source, function = _definition(subject)
-    if (edit := source.decorated(function, f"dynamic={value}")) is not None:
-        return (edit,)
-    for decorator in function.decorator_list:
-        if source.decorates(decorator) is not None and isinstance(decorator, ast.Call):
-            for keyword in decorator.keywords:
-                if keyword.arg == "dynamic":
-                    return (source.replaced(keyword.value, str(value)),)
-    raise ToolError(f"the decorator of {subject.function} takes no dynamic=; use replacements")
+    edit = compiled_with(*_target(subject), "dynamic", str(value))
+    if edit is None:
+        raise ToolError(f"what compiles {subject.function} takes no dynamic=; use replacements")
+    return (edit,)
 
 
-def _contexts(asked: WhatIfArguments) -> Iterator[tuple[str, tuple[str, str]]]:
-    """What the body is put inside of: a name of torch, and its arguments."""
+def _contexts(asked: WhatIfArguments) -> Iterator[tuple[str, contexts.Context]]:
+    """What the body is put inside of."""
     if asked.no_grad:
-        yield "no_grad", ("torch.no_grad", "")
+        yield "no_grad", contexts.NO_GRAD
     if asked.autocast:
         device = "cuda" if asked.compile_target.startswith("cuda") else "cpu"
-        yield (
-            f"autocast={asked.autocast} on {device}",
-            ("torch.autocast", f'"{device}", dtype={{torch}}.{asked.autocast}'),
-        )
+        yield f"autocast={asked.autocast} on {device}", contexts.autocast(device, asked.autocast)
 
 
-def _inside(subject: Subject, contexts: Sequence[tuple[str, str]]) -> tuple[Edit, ...]:
+def _inside(subject: Subject, around: Sequence[contexts.Context]) -> tuple[Edit, ...]:
     """The body in a ``with`` of its own, below its docstring."""
-    source, function = _definition(subject)
-    body = function.body[1:] if ast.get_docstring(function, clean=False) is not None else function.body
-    if not body or body[0].lineno == function.lineno or not source.alone(*body) or _holds_lines(body):
+    source, target = _target(subject)
+    if not isinstance(target.function, Definition):
+        raise ToolError(
+            f"{subject.function} is no function of this file, so this change cannot be written; use replacements"
+        )
+    edits = contexts.inside(source, target.function, around)
+    if edits is None:
         raise ToolError(f"the body of {subject.function} cannot be indented as it is written; use replacements")
-    said: list[str] = []
-    imports: dict[Edit, None] = {}
-    for name, arguments in contexts:
-        spelled, needed = source.spelled(name, function)
-        imports |= dict.fromkeys(needed)
-        said.append(f"{spelled}({arguments.format(torch=spelled.rpartition('.')[0] or 'torch')})")
-    indentation = source.indentation(body[0])
-    first = min([body[0].lineno, *(d.lineno for d in getattr(body[0], "decorator_list", ()))])
-    last = body[-1].end_lineno or body[-1].lineno
-    begin = Edit(Span(subject.path, first, 0, first, 0), f"{indentation}with {', '.join(said)}:\n    ")
-    rest = [n for n in range(first + 1, last + 1) if source.lines[n - 1].strip()]
-    return (*imports, begin, *(Edit(Span(subject.path, n, 0, n, 0), "    ") for n in rest))
-
-
-def _holds_lines(body: Sequence[ast.stmt]) -> bool:
-    """Whether a string of it goes over several lines: indented, it would be another one."""
-    texts = (
-        node for statement in body for node in ast.walk(statement) if isinstance(node, (ast.Constant, *fixes.FORMATTED))
-    )
-    return any(node.lineno != node.end_lineno and _is_text(node) for node in texts)
-
-
-def _is_text(node: ast.expr) -> bool:
-    return not isinstance(node, ast.Constant) or isinstance(node.value, str | bytes)
+    return edits
 
 
 def _replacement(subject: Subject, number: int, asked: Replacement) -> Edit:

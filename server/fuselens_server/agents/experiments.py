@@ -68,6 +68,10 @@ class Experiments:
         made.seconds = time.monotonic() - made.started
         return made
 
+    def begin(self, subject: Subject) -> Made:
+        """An experiment of several requests, which begins now."""
+        return Made(subject, _now(), time.monotonic(), others=self.under_way)
+
     def machine(self, place: Place) -> Machine:
         """Raises nothing: what is not known is left out."""
         versions = dict(self.pool.versions(place.environment))

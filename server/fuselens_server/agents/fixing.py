@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
-import io
-import os
-import shutil
-import tempfile
-import tokenize
 from dataclasses import dataclass
 
 from fuselens.record.report import Diagnostic, Fix
-from fuselens.source import fixes
+from fuselens.source.fixes import writing
 
 from .arguments import ApplyFixArguments, ToolError
 from .experiments import Progress
@@ -69,18 +63,14 @@ def _find(looked: Looked, subject: Subject, name: str) -> tuple[Diagnostic, Fix]
 
 
 def _encoded(subject: Subject, fix: Fix) -> bytes:
-    """The file's new content: its encoding, byte order mark and line ends stay."""
+    """The file's new content."""
     if any(edit.span.file != subject.path for edit in fix.edits):
         raise ToolError(f"the fix {fix.title!r} edits other files than {subject.path}; apply it by hand")
-    source = subject.source
-    newline = "\r\n" if "\r\n" in source else "\n"
-    edits = [dataclasses.replace(edit, replacement=edit.replacement.replace("\n", newline)) for edit in fix.edits]
-    encoding, _ = tokenize.detect_encoding(io.BytesIO(subject.data).readline)
     try:
-        return fixes.applied(source, edits).encode(encoding)
+        return writing.encoded(subject.data, fix.edits)
     except UnicodeEncodeError as error:
         raise ToolError(
-            f"{subject.path} is written in {encoding}, which lacks a character of the fix: {error}"
+            f"{subject.path} is written in {error.encoding}, which lacks a character of the fix: {error}"
         ) from None
 
 
@@ -88,26 +78,13 @@ def _write(subject: Subject, data: bytes) -> None:
     """All or nothing. Raises ToolError; the file is as it was then."""
     if subject.place.locked:
         raise ToolError(f"{subject.path} was not changed: {subject.place.locked}")
-    real = os.path.realpath(subject.path)
-    if not os.access(real, os.W_OK):
-        raise ToolError(f"{subject.path} must not be written")
-    written = ""
     try:
-        descriptor, written = tempfile.mkstemp(prefix=".fuselens-", suffix=".tmp", dir=os.path.dirname(real))
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        shutil.copymode(real, written)
-        if not subject.holds():
-            raise ToolError(
-                f"{subject.path} was not changed: it is no longer the file that was checked; check it again"
-            )
-        os.replace(written, real)
-        written = ""
+        writing.write(subject.path, subject.data, data)
+    except writing.ChangedError:
+        raise ToolError(
+            f"{subject.path} was not changed: it is no longer the file that was checked; check it again"
+        ) from None
+    except PermissionError:
+        raise ToolError(f"{subject.path} must not be written") from None
     except OSError as error:
         raise ToolError(f"{subject.path} cannot be written: {error.strerror or error}") from error
-    finally:
-        if written:
-            with contextlib.suppress(OSError):
-                os.unlink(written)

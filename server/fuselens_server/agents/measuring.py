@@ -6,16 +6,22 @@ import asyncio
 import dataclasses
 import statistics
 import tempfile
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fuselens.record import wire
+from fuselens.record.printed import tried as tried_text
 from fuselens.record.report import Proof, RunResult
+from fuselens.source.changes.asking import search
 
+from ..what_if.searching import Asker, answered
 from ..work.explaining import explained
+from ..work.turns import Urgency
+from ..work.worker_pool import StartError, WorkerDiedError
 from . import texts
-from .arguments import RunArguments, VerifyArguments, WhatIfArguments
+from .arguments import RunArguments, ToolError, VerifyArguments, WhatIfArguments
 from .changes import Change, changed, changes
 from .experiments import Experiments, Made, Progress, command, tool_command
 from .results import Evidence, Ran, Variant, Verified, WhatIf
@@ -71,7 +77,10 @@ class Measuring:
 
     async def what_if(self, asked: WhatIfArguments, places: Places, progress: Progress) -> WhatIf:
         subject = await function_of(asked.target, places)
-        tried = [Change("as it is"), *changes(asked, subject)]
+        named = changes(asked, subject)
+        if not named:
+            return await self._searched(asked, subject, progress)
+        tried = [Change("as it is"), *named]
         found: list[list[Made]] = [[] for _ in tried]
         sources = [changed(subject, change) for change in tried]
         async with self.turn:
@@ -97,6 +106,39 @@ class Measuring:
         machine = self.experiments.machine(subject.place)
         summary = texts.of_variants(subject.function, variants)
         return WhatIf(summary, machine, tuple(evidence), (), tuple(variants))
+
+    async def _searched(self, asked: WhatIfArguments, subject: Subject, progress: Progress) -> WhatIf:
+        """Changes that nobody named, found and measured as the editor does it."""
+        began = self.experiments.begin(subject)
+        limits = wire.Limits(asked.seconds, subject.place.memory_mib)
+        request = wire.Request(
+            0, "changes", subject.path, subject.source, subject.functions, dict(subject.place.options), limits
+        )
+        asker = Asker(self.experiments.pool, subject.place.environment, request, Urgency.FOCUSED, progress)
+        async with self.turn:
+            try:
+                found = await answered(search(subject.function, asked.budget), asker.ask)
+            except StartError as error:
+                raise ToolError("\n".join((error.diagnostic.message, *error.diagnostic.hints))) from error
+            except WorkerDiedError as error:
+                raise ToolError(f"the process that runs files ended twice ({error})") from error
+        if found.stopped:
+            raise ToolError(f"nothing is known of {subject.function}: {found.stopped}")
+        began.seconds = time.monotonic() - began.started
+        repeat = command(
+            subject, "what-if", "--seconds", f"{asked.budget:g}", "--format", "json", seconds=asked.seconds
+        )
+        executed = (
+            f"`{subject.function}` compiled as it is and with each change, in memory: calls in turn, compared with eager. "
+            f"A process for each, and one more for what gains; {found.seconds:.1f} s of processor time"
+        )
+        left = tuple(f"{title}: there was no processor time" for title in found.left)
+        told = began.evidence(executed, repeat, *left, "other inputs than the example inputs, for times")
+        lines = "\n".join(tried_text.lines(found, subject.path))
+        machine = self.experiments.machine(subject.place)
+        return WhatIf(
+            f"{subject.function}: {lines}", machine, (told,), (), (), dataclasses.replace(found, file=subject.path)
+        )
 
     async def _run(
         self, subject: Subject, gradients: bool, seconds: float, progress: Progress, source: str | None = None, **options: Any

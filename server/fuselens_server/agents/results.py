@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fuselens.record import report as record
 from fuselens.record.report import Decision, Diagnostic, Guard, Kernel, MemoryStep, Proof, RunResult, Shape, Status
 
 
@@ -181,9 +182,11 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf(Answer):
-    """What ``what_if`` answers. The first variant is the function as it is."""
+    """What ``what_if`` answers. The first variant is the function as it is. Where no change was named, ``found`` are those that were
+    searched for: offered where they agree with eager and gain, with their edits."""
 
     variants: tuple[Variant, ...] = ()
+    found: record.WhatIf | None = None
 
 
 # --- fixes and codes ----------------------------------------------------------------------------------------------------

@@ -80,7 +80,8 @@ TOOLS: dict[str, Tool] = {
         Tool(
             "what_if", "Measure changes without making them",
             "Measure one function as it is and changed, in turn, each time in a process of its own: another mode, dynamic sizes, "
-            "without gradients, under autocast, or with edits of the text. Another target is compiled for only. The file is not "
+            "without gradients, under autocast, or with edits of the text. Another target is compiled for only. Where no change is "
+            "named, changes are searched for, and those offered, with edits, that agree with eager and gain. The file is not "
             "changed. " + _SANDBOX,
             arguments.WhatIfArguments, results.WhatIf,
         ),

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 import attrs
+from lsprotocol import types as lsp
 
+REQUEST_FAILED = lsp.LSPErrorCodes.RequestFailed.value
 DOCUMENT_CONTENT = "fuselens/documentContent"  # request, for clients without workspace/textDocumentContent
 DOCUMENTS_CHANGED = "fuselens/documentsChanged"  # notification: these virtual documents may have new text, or be gone
 STATUS = "fuselens/status"  # notification
@@ -46,6 +48,8 @@ UNPIN_KERNEL = "fuselens.server.unpinKernel"
 DISCARD_KERNEL = "fuselens.server.discardKernel"
 COMPARE_KERNEL = "fuselens.server.compareKernel"
 TOOL = "fuselens.server.tool"
+WHAT_IF = "fuselens.server.whatIf"
+APPLY_CHANGE = "fuselens.server.applyChange"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,7 @@ class Actions:
     debug: str = ""  # steps through the function
     show_place: str = SHOW_PLACE  # the URI, line and column (from 0)
     compare_kernel: str = "fuselens.server.compareKernel"  # the draft's URI
+    what_if: str = ""  # lists the changes of a function, to choose one; the URI, the function
 
 
 SERVER_ACTIONS = Actions(OPEN_DOCUMENT, OPEN_KERNEL, RUN_FUNCTION, PREVIEW)
@@ -74,6 +79,7 @@ CLIENT_ACTIONS = Actions(  # of our extension
     "fuselens.peekStages",
     "fuselens.debugFunction",
     compare_kernel="fuselens.compareKernel",
+    what_if="fuselens.whatIf",
 )
 
 State = Literal["starting", "ready", "compiling", "error"]

@@ -28,6 +28,7 @@ LENSES = {
     "inlined": "Above a function that others call: where it was compiled.",
     "proof": "Whether the function gives eager's values, on which kinds of calls.",
     "limits": "After a Run: its time, and how much of what the machine allows it reaches.",
+    "whatIf": "Changes that make the function faster or smaller, and by how much.",
     "lastRun": "Calls, recompiles and times of your own last run.",
 }
 
@@ -59,6 +60,7 @@ class Settings:
     foretell_recompiles: bool = True  # count in the background what the program's calls compile
     warm_files: bool = True  # build in the background what the user's own run of a file will need
     prove_seconds: float = 60.0  # that a proof of one function may take; 0: none is made
+    what_if_seconds: float = 60.0  # of processor time, to measure changes of one function; 0: none is tried
     compare_with: str = (
         ""  # a revision of git that open files are compared with; "auto": where the default branch was left
     )
@@ -233,6 +235,12 @@ DECLARED = (
         "When there is nothing else to do, compare each function with eager PyTorch and with float64, on its inputs and on others, for so "
         "many seconds. 0: never.",
         minimum=0, editor="proveSeconds",
+    ),
+    Declared(
+        "what_if_seconds", "whatIfSeconds", (int, float),
+        "When there is nothing else to do, measure changes that may make a function faster or smaller, on copies, and offer those that "
+        "agree with eager PyTorch. No more than so many seconds of processor time for each function. 0: never.",
+        minimum=0, editor="whatIfSeconds",
     ),
     Declared(
         "compare_with", "compareWith", (str,),

@@ -14,6 +14,7 @@ from fuselens_server.features import distance, last_run, summary
 from fuselens_server.features.locations import find_stage
 from fuselens_server.texts.document_uri import CodeDocument, ReportDocument
 from fuselens_server.texts.view import View
+from fuselens_server.what_if import shown as what_if
 
 if TYPE_CHECKING:
     from fuselens_server.server import FuselensServer
@@ -85,7 +86,13 @@ def listings(view: View, qualname: str | None = None) -> list[Listing]:
         prefix = f"{report.function} · " if len(reports) > 1 else ""
         out += [
             _listing(ReportDocument(view.uri, report.function, name, "txt"), prefix + name, name)
-            for name in ("summary", "guards", *(("proof",) if report.proof else ()), *_of_limits(view, report))
+            for name in (
+                "summary",
+                "guards",
+                *(("proof",) if report.proof else ()),
+                *_of_limits(view, report),
+                *((what_if.DOCUMENT,) if report.what_if else ()),
+            )
         ]
         for graph in report.graphs:
             for stage in graph.stages:
@@ -111,6 +118,7 @@ def report_content(view: View, document: ReportDocument) -> Content | None:
         texts = {
             "summary": lambda: summary.explain(report, view.stale), "guards": lambda: summary.guards(report),
             "proof": lambda: summary.proof(report), "limits": lambda: distance.text(view, report),
+            what_if.DOCUMENT: lambda: what_if.text(report, view.compiled.origin.text.removeprefix("\ufeff")),
         }  # fmt: skip
         make = texts.get(document.name)
         return Content(make(), "plaintext") if make else None

@@ -21,6 +21,7 @@ from fuselens_server.features.diagnostics import Finding, findings
 from fuselens_server.texts.document_uri import CodeDocument, ReportDocument
 from fuselens_server.texts.tracked_text import TrackedText
 from fuselens_server.texts.view import View
+from fuselens_server.what_if import shown as what_if
 
 if TYPE_CHECKING:
     from fuselens_server.server import FuselensServer
@@ -84,6 +85,9 @@ def code_actions(
             yield lsp.CodeAction(FIX_ALL_TITLE, FIX_ALL, edit=edit)
     if _wanted(context, REWRITE) and context.trigger_kind != lsp.CodeActionTriggerKind.Automatic:
         yield from _any_size(view, selected.start)
+        for fix in what_if.at(view, selected):
+            if edits := text_edits(view, view.compiled, fix):
+                yield lsp.CodeAction(fix.title, REWRITE, edit=workspace_edit(view, edits, versioned=versioned))
     if _wanted(context, OPEN) and context.trigger_kind != lsp.CodeActionTriggerKind.Automatic:
         yield from _documents(view, selected.start, actions)
 

@@ -19,6 +19,7 @@ from fuselens_server.features.locations import user_location
 from fuselens_server.kernels import lenses as kernels
 from fuselens_server.texts.document_uri import ReportDocument
 from fuselens_server.texts.view import View
+from fuselens_server.what_if import shown as what_if
 
 if TYPE_CHECKING:
     from fuselens_server.server import FuselensServer
@@ -120,6 +121,8 @@ def _of_report(view: View, function: Annotated, report: Report, actions: Actions
         address = str(ReportDocument(view.owner(report), report.function, "limits", "txt"))
         opened = [*arguments, address]
         yield _Lens("limits", lsp.Command(title, actions.open_document, tooltip=_LIMITS, arguments=opened))
+    if report.what_if is not None and (command := what_if.lens(view, report, report.what_if, actions)) is not None:
+        yield _Lens("whatIf", command)
     yield _Lens("graphs", _graphs(view, report, actions, arguments))
     if report.kernels:
         title = " · ".join(filter(None, (summary.count(len(report.kernels), "kernel"), summary.demand(report))))

@@ -1,7 +1,7 @@
 """Addresses of virtual documents.
 
 ``fuselens://report/<qualname>/graph<N>/<stage>.<suffix>?file=<file uri>`` for what a stage produced,
-``fuselens://report/<qualname>/{summary,guards,proof}.txt?file=<file uri>`` for a function,
+``fuselens://report/<qualname>/{summary,guards,proof,what-if}.txt?file=<file uri>`` for a function,
 ``fuselens://codes/<code>.md`` for a diagnostic code. Names are percent-encoded; the path ends in the extension from
 which an editor takes the language.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -248,7 +248,7 @@ class Document:
         checked = self.checked
         reports = checked.report.functions if checked else []
         moved = (
-            rebased(r, checked.text, self.names) or rebased(r.without_foreseen, checked.text, self.names)
+            next((m for part in _parts(r) if (m := rebased(part, checked.text, self.names)) is not None), None)
             for r in reports
             if checked and r.fingerprint
         )
@@ -335,6 +335,13 @@ class Document:
     def clear(self) -> None:
         """Forgets all results: the file has no annotated functions any more."""
         self.checked = self.previous = self.failed = self.checking = self.early = None
+
+
+def _parts(report: Report) -> Iterator[Report]:
+    """The report, and what is left of it without what an edit elsewhere in the file may touch."""
+    yield report
+    yield replace(report, what_if=None)
+    yield replace(report.without_foreseen, what_if=None)
 
 
 class Session:

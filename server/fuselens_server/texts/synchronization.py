@@ -119,6 +119,7 @@ def _close(ls: FuselensServer, uri: str) -> None:
         ls.warming.cancel(document)
         ls.trials.cancel(document)
         ls.proofs.cancel(document)
+        ls.changes.cancel(document)
         ls.since.cancel(document)
         ls.foretelling.cancel(document)
         ls.publisher.cancel_republish(document)

@@ -19,6 +19,7 @@ class Urgency(enum.IntEnum):
     OPEN = 1  # other open files
     BACKGROUND = 2  # what nobody waits for
     IDLE = 3  # what is done when there is nothing else to do
+    LAST = 4  # after that, too
 
 
 @dataclass(slots=True, eq=False)

@@ -134,9 +134,12 @@ class Worker:
         if ready.file is not None and ready.file.diagnostics:
             self.unusable = ready.file.diagnostics[0]
 
-    async def exchange(self, request: wire.Request, progress: ProgressCallback) -> wire.Event:
+    async def exchange(
+        self, request: wire.Request, progress: ProgressCallback, spent: Callable[[float], None] = lambda _: None
+    ) -> wire.Event:
         """Sends ``request`` and returns its result. Cancelling the caller cancels the request in the worker, and returns when
-        nothing of it runs any more: what comes in its place would have to share the processors with it. Raises
+        nothing of it runs any more: what comes in its place would have to share the processors with it. ``spent`` is told the
+        processor time that it had used then, where the worker knows. Raises
         WorkerDiedError, also when the worker overruns the request's limit by so much that it must be stuck."""
         if not self.alive:
             raise WorkerDiedError
@@ -151,6 +154,8 @@ class Worker:
         except asyncio.CancelledError:
             if self._tell(wire.Request(0, "cancel", target=request.id)):
                 await asyncio.wait([answer], timeout=GONE_SECONDS)
+                if answer.done() and not answer.cancelled() and answer.exception() is None:
+                    spent(answer.result().processor_seconds)
             raise
         finally:
             self._pending.pop(request.id, None)
@@ -323,19 +328,23 @@ class WorkerPool:
     async def submit(
         self,
         environment: Environment,
-        request: wire.Request,
+        request: wire.Request | Callable[[], wire.Request],
         progress: ProgressCallback,
         urgency: Callable[[], int] = lambda: Urgency.FOCUSED,
+        spent: Callable[[float], None] = lambda _: None,
     ) -> wire.Event:
         """Runs ``request`` (its id is set here) in ``environment``'s worker, when nothing more urgent wants to, and again
-        from its beginning when it had to give way. Raises StartError, or WorkerDiedError when the request's worker died
+        from its beginning when it had to give way: then ``spent`` is told what processor time it had used, and a request that is
+        a function is asked for anew. Raises StartError, or WorkerDiedError when the request's worker died
         twice. Cancelling the caller cancels the request."""
         slot = self._slot(environment)
-        return await slot.turns.run(urgency, lambda: self._run(environment, slot, request, progress))
+        return await slot.turns.run(urgency, lambda: self._run(environment, slot, request, progress, spent))
 
     async def _run(
-        self, environment: Environment, slot: _Slot, request: wire.Request, progress: ProgressCallback
-    ) -> wire.Event:
+        self, environment: Environment, slot: _Slot, asked: wire.Request | Callable[[], wire.Request],
+        progress: ProgressCallback, spent: Callable[[float], None],
+    ) -> wire.Event:  # fmt: skip
+        request = asked() if callable(asked) else asked
         for last in (False, True):
             slot.waiting.append(progress)
             try:
@@ -343,7 +352,7 @@ class WorkerPool:
             finally:
                 slot.waiting.remove(progress)
             try:
-                event = await worker.exchange(dataclasses.replace(request, id=next(self._ids)), progress)
+                event = await worker.exchange(dataclasses.replace(request, id=next(self._ids)), progress, spent)
             except WorkerDiedError as error:
                 slot.failures += 1
                 if last:

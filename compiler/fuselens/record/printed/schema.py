@@ -37,6 +37,16 @@ def of_files() -> dict[str, Any]:
     }
 
 
+def of_list(cls: type, name: str, title: str) -> dict[str, Any]:
+    """Of a list of one dataclass as it is printed."""
+    defined: dict[str, Any] = {}
+    items = _schema(cls, defined)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:fuselens:{name}", "title": title, "type": "array",
+        "items": items, "$defs": dict(sorted(defined.items())),
+    }  # fmt: skip
+
+
 def of_class(cls: type, name: str, title: str) -> dict[str, Any]:
     """Of one dataclass as it is printed."""
     defined: dict[str, Any] = {}

@@ -1,0 +1,1 @@
+"""Changes of a function, found and measured on copies of its file."""

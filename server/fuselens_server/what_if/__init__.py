@@ -1,0 +1,1 @@
+"""*What if*: changes of functions, measured in the background."""
