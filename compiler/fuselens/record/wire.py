@@ -19,7 +19,7 @@ _LENGTH = struct.Struct(">I")
 LENGTH_SIZE = _LENGTH.size
 
 Method = Literal[
-    "check", "run", "values", "warm", "fix", "verify", "graphs", "probe", "kernel", "recompiles", "cancel", "shutdown"
+    "check", "run", "values", "warm", "fix", "verify", "graphs", "probe", "kernel", "patch", "recompiles", "cancel", "shutdown"
 ]  # fmt: skip
 
 
@@ -50,7 +50,8 @@ class Request:
     ``breaks``); ``verify`` compares one with eager and float64 on many kinds of calls, or on the ``kinds`` of the
     options; ``graphs`` writes the graphs of one's call as programs into the folder ``dump`` of the options (of the last of the
     ``kinds``, after the others), and ``probe`` compares a part of such a program, named in the options, with eager (see
-    :mod:`fuselens.bisecting`); ``kernel`` verifies or measures edited kernels of one (:mod:`fuselens.pins.trying`); ``recompiles``
+    :mod:`fuselens.bisecting`); ``kernel`` verifies or measures edited kernels of one (:mod:`fuselens.pins.trying`); ``patch`` verifies
+    a patch of a library, the path ``patch`` of the options, with one (:mod:`fuselens.checking.patching`); ``recompiles``
     foretells the compilations of functions by the calls of their program (its result is a file report with no more than that);
     ``cancel`` kills the child of request ``target``."""
 
@@ -75,7 +76,7 @@ class Event:
     versions, or ``file``'s diagnostics say why there is no torch), ``progress`` (``message`` is a stage), ``early`` (``file``
     is what a check will say, but for what is not known before kernels are), ``refused`` (from a child to who started it:
     ``file`` has the effect that was refused, in case that nothing else comes), ``result`` (``file`` for check and fix, ``run``
-    for run, ``text`` for values, as JSON for verify, graphs, probe and kernel; none when the request was cancelled).
+    for run, ``text`` for values, as JSON for verify, graphs, probe, kernel and patch; none when the request was cancelled).
     """
 
     id: int

@@ -82,6 +82,6 @@ def with_fixes(report: Report, source: Source) -> Report:
     """``report`` with the fixes of its findings."""
 
     def fixed(found: list[Diagnostic]) -> list[Diagnostic]:
-        return [dataclasses.replace(d, fixes=propose(source, d)) for d in found]
+        return [d if d.fixes else dataclasses.replace(d, fixes=propose(source, d)) for d in found]
 
     return dataclasses.replace(report, breaks=fixed(report.breaks), diagnostics=fixed(report.diagnostics))
