@@ -20,6 +20,7 @@ from .features import (
     workspace_symbols,
 )
 from .kernels import commands as kernels
+from .patches import commands as patches
 from .pictures import request as pictures
 from .server import FuselensServer
 from .texts import synchronization
@@ -45,6 +46,7 @@ MODULES = (
     comparisons,
     agents,
     kernels,
+    patches,
 )
 
 

@@ -119,7 +119,7 @@ def planned(file: OpenFile, annotated: Annotated, config: Config | None, say: Pr
     evaluated = file.evaluated(annotated)
     chosen = configured(config or from_environment(explore=True), found, annotated, evaluated)
     given = inputs.origin, inputs.args, inputs.kwargs, inputs.dynamic
-    kept = project.digest(file.path), overlays.of(file.path).digest if chosen.patches else ""
+    kept = project.digest(file.path), overlays.state(overlays.of(file.path)) if chosen.patches else ""
     fingerprint = fingerprints.fingerprint(file.path, found.target, given, fingerprints.of_config(chosen), kept)
     stated = told(inputs, found, evaluated, file.path)
     return Call(annotated, found, inputs, stated, chosen, evaluated, fingerprint)

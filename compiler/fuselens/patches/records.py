@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _ABOUT = (
-    "A fix of a library, which Fuselens verified: compiled functions of this project use it, and the installed file stays as it is.",
-    "Upstream, the difference below can be applied as it is: git apply, or patch -p1.",
+    "A fix of a library, which Fuselens verified. Compiled functions of this project use it.",
+    "The installed file stays as it is, and eager calls run that. Upstream, the difference below can be applied as it is: git apply, or patch -p1.",
 )
 _SINGLE = {
     "Distribution": "distribution",

@@ -45,6 +45,8 @@ PIN_KERNEL = "fuselens.server.pinKernel"
 UNPIN_KERNEL = "fuselens.server.unpinKernel"
 DISCARD_KERNEL = "fuselens.server.discardKernel"
 COMPARE_KERNEL = "fuselens.server.compareKernel"
+PATCH_LIBRARY = "fuselens.server.patchLibrary"
+REMOVE_PATCH = "fuselens.server.removePatch"
 TOOL = "fuselens.server.tool"
 
 

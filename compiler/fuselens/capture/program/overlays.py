@@ -149,6 +149,15 @@ def _owner(file: str) -> str:
     return ""
 
 
+def state(overlay: Overlay) -> tuple[str, ...]:
+    """The patches, and whether what they are of is installed: another text of a library makes another compilation."""
+    found = [overlay.digest]
+    for kept in overlay.patches:
+        path = distributions.located(kept.patch.file) if kept.patch is not None else None
+        found.append(project.beside(kept, path)[0].code if path is not None else "missing")
+    return tuple(found)
+
+
 def texts(overlay: Overlay) -> dict[str, str]:
     """What an overlay makes of the files of loaded modules, by path."""
     found = dict(overlay.texts)
