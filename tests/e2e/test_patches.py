@@ -87,7 +87,7 @@ def test_where_the_library_changes_the_patch_steps_aside(workbench: Workbench, m
         "it stepped aside", lambda: [d for d in workbench.probe.diagnostics(model) if d.code == "FL641"], 120
     )
     assert "another text" in found.message
-    workbench.go_to(model, "def score")
+    workbench.go_to(model, "score(x)")
     workbench.hover_at_cursor("another text")
     workbench.screenshot("patches-4-aside")
     workbench.page("press", "Escape")

@@ -13,7 +13,9 @@ import pytest
 
 from fuselens.checking import check, trials
 from fuselens.checking.isolation import config_of
-from fuselens.record.report import Diagnostic, Fix
+from fuselens.record import diagnostics
+from fuselens.record.report import Diagnostic, Fix, Span
+from fuselens.source import fixes
 
 IMPORTS = "import fuselens, torch, numpy as np\nimport torch.nn.functional as F\nfrom jaxtyping import Float32\nfrom torch import Tensor\n"
 COMPILED = '@fuselens.compile\ndef f(x: Float32[Tensor, "n"]):\n'
@@ -276,14 +278,12 @@ def test_experts_that_tokens_choose_are_all_computed(tried):
     assert "chosen_2 = mask[expert] != 0" in replaced or "chosen = mask[expert] != 0" in replaced
 
 
-def test_numbers_of_numpy_in_shapes_are_pythons(tried):
-    _, after = tried(
-        'def f_of(x):\n    return np.zeros((2, np.prod([3, 1])), dtype=np.float32)\n\n\n'
-        '@fuselens.compile(example_inputs=lambda: (torch.randn(2, 3),))\n'
-        'def f(x):\n    return x + torch.from_numpy(f_of(x))\n'
-    )  # fmt: skip
-    fixes = [fix for d in after for fix in d.fixes if fix.title.startswith("Compute with Python's numbers")]
-    assert [fix.verified for fix in fixes] == [True], after
+def test_numbers_of_numpy_in_shapes_are_pythons() -> None:
+    text = "import numpy as np\n\ndef f(plan):\n    return np.zeros((2, np.sum(plan[:1]), np.prod(plan)))\n"
+    place = Span("f.py", 4, 11, 4, len("    return np.zeros((2, np.sum(plan[:1]), np.prod(plan)))"))
+    finding = diagnostics.make("FL102", place, what="`numpy.zeros`")
+    first = fixes.propose(fixes.Source(text, "f.py"), finding)[0]
+    assert "np.zeros((2, sum(plan[:1]), math.prod(plan)))" in fixes.applied(text, first.edits)
 
 
 def test_writing_by_a_mask_under_a_condition(tried):

@@ -138,3 +138,13 @@ def test_a_module_of_the_library_compiled_by_itself_is_patched(copied: Path) -> 
     )
     status, said, why = ran("whole.py", cwd=copied)
     assert status == 0 and said.startswith(WHOLE), why
+
+
+def test_an_artifact_is_made_of_the_patched_library(copied: Path) -> None:
+    (copied / "artifact.py").write_text(
+        "import sys, torch, fuselens\nfrom gates.layers import Gate\ngate, x = Gate(), torch.randn(3, 4)\n"
+        "fuselens.aot_compile(gate, (x,), to='gate.fuselens')\n"
+        "torch.testing.assert_close(fuselens.load('gate.fuselens')(x), gate(x))\nprint('agrees')\n"
+    )
+    status, said, why = ran("artifact.py", cwd=copied)
+    assert status == 0 and said == "agrees\n", why

@@ -12,6 +12,7 @@ from pathlib import Path
 from ..system import source_text
 
 _STANDARD = re.compile(r"python(\d+\.\d+)t?")
+_PROJECTS = (".git", "pyproject.toml")  # the root of a project is in no folder of installed packages
 _SEPARATORS = re.compile(r"[-_.]+")
 
 
@@ -41,6 +42,8 @@ def installed(path: str) -> Installed | None:
             return Installed(*owner, file, root) if owner is not None else None
         if (match := _STANDARD.fullmatch(root.name)) and (root / "os.py").is_file():
             return Installed("python", match[1], file, root)
+        if any((root / mark).exists() for mark in _PROJECTS):
+            return None
     return None
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 _ABOUT = (
     "A fix of a library, which Fuselens verified. Compiled functions of this project use it.",
-    "The installed file stays as it is, and eager calls run that. Upstream, the difference below can be applied as it is: git apply, or patch -p1.",
+    "The installed file stays as it is, and eager calls run that.",
+    "Upstream, the difference below can be applied as it is: git apply, or patch -p1.",
 )
 _SINGLE = {
     "Distribution": "distribution",
