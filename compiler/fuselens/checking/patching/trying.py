@@ -53,6 +53,7 @@ class Libraries:
     base: Mapping[str, str]  # what the project's patches make of libraries now
 
     def tried(self, finding: Diagnostic, late: Callable[[], bool], say: Callable[[str], None]) -> Iterator[Fix]:
+        """The fixes of one break with what became of them, up to the first that is verified."""
         for fix in finding.fixes:
             if late():
                 yield dataclasses.replace(fix, trial="there was no time to try it out")
@@ -66,7 +67,10 @@ class Libraries:
                 yield dataclasses.replace(fix, trial="the project has a patch of the same lines")
                 continue
             with contextlib.suppress(Differs):
-                yield self.completed([finding], fix, {fix.library: text}, late)
+                found = self.completed([finding], fix, {fix.library: text}, late)
+                yield found
+                if found.verified:
+                    return
 
     def completed(self, removed: list[Diagnostic], fix: Fix, texts: dict[str, str], late: Callable[[], bool]) -> Fix:
         """``fix`` with what trying it out found, or what it becomes with that of the break which it leaves. Raises Differs."""

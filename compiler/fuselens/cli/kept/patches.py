@@ -123,7 +123,7 @@ def _of_function(target: Target, arguments: argparse.Namespace) -> list[dict[str
             return list(told.values())
         kept = False
         for found in _tried(target, file.functions[0], arguments):
-            if (found.code, found.span) in told or not found.fixes or not _library(found):
+            if (found.code, found.span) in told:
                 continue
             best = next((fix for fix in found.fixes if fix.verified), None)
             told[found.code, found.span] = _told(target, found, best, arguments)
@@ -139,25 +139,22 @@ def _library(found: Diagnostic) -> bool:
     return found.span is not None and distributions.installed(found.span.file) is not None
 
 
-def _tried(target: Target, report: Report, arguments: argparse.Namespace) -> list[Diagnostic]:
-    findings = (*report.breaks, *report.diagnostics)
+def _tried(target: Target, report: Report, arguments: argparse.Namespace) -> Iterator[Diagnostic]:
+    """The breaks inside of libraries with what became of their fixes: one request each, which has the whole time of a check."""
+    every = (*report.breaks, *report.diagnostics)
     with progress(1) as shown, supervisor(arguments, shown) as children:
-        request = wire.Request(
-            0,
-            "fix",
-            str(target.path),
-            None,
-            (report.function,),
-            options_of(arguments),
-            limits(arguments),
-            findings=findings,
-        )
-        event = children.call(request, shown.saying(str(target.path)))
-    file = event.file
-    if file is None or not file.functions:
-        why = next((d.message for d in file.diagnostics), "") if file is not None else ""
-        raise UsageError(f"the fixes were not tried out: {why or 'there was no answer'}")
-    return file.functions[0].breaks
+        for number, found in enumerate(every):
+            if not found.fixes or not found.fixes[0].library:
+                continue
+            findings = tuple(d if k == number else dataclasses.replace(d, fixes=()) for k, d in enumerate(every))
+            request = wire.Request(
+                0, "fix", str(target.path), None, (report.function,), options_of(arguments), limits(arguments), findings=findings
+            )  # fmt: skip
+            file = children.call(request, shown.saying(str(target.path))).file
+            if file is None or not file.functions:
+                why = next((d.message for d in file.diagnostics), "") if file is not None else ""
+                raise UsageError(f"the fixes were not tried out: {why or 'there was no answer'}")
+            yield file.functions[0].breaks[number]
 
 
 def _told(target: Target, found: Diagnostic, fix: Fix | None, arguments: argparse.Namespace) -> dict[str, Any]:
