@@ -37,6 +37,7 @@ from .capture.frame import explore as explore_state
 from .capture.frame.captured import Captured
 from .capture.frame.frame import FrameCompiler
 from .capture.hook import _hook
+from .capture.program import overlays
 from .capture.program.size_marks import (
     mark_dynamic,
     mark_static,
@@ -188,7 +189,9 @@ def wrap(
     if recorder is None:
         recorder = Recorder(getattr(fn, "__qualname__", type(fn).__name__), _file_of(fn), None, config, texts=False)
         recorder.follower = _follower(fn, config)
-    compiler = FrameCompiler(config, _graph_compiler(recorder, backend), recorder, root_code(fn))
+    span, file = recorder.report.span, recorder.report.file
+    overlay = overlays.of(file if span is None else span.file) if config.patches else None
+    compiler = FrameCompiler(config, _graph_compiler(recorder, backend), recorder, root_code(fn), overlay)
     axes = axes or pinned.axes(recorder)
     if axes and compiler.root is not None:
         compiler.variations[compiler.root].axes = {name: dict(dims) for name, dims in axes.items()}
@@ -199,9 +202,9 @@ def wrap(
         compiler.root = target.__code__
     elif compiler.root is not None and compiler.root.co_flags & _RESUMABLE:
         compiler.refuse(compiler.root, "generators and coroutines run eagerly")
-    region = _hook.Region(
-        target, compiler, owner if owner is not None else compiler if backend is not None else _owner(config)
-    )
+    if owner is None:
+        owner = compiler if backend is not None else _owner(config, compiler.overlay.digest)
+    region = _hook.Region(target, compiler, owner)
     if isinstance(fn, torch.nn.Module):
         remake = functools.partial(wrap, config=config, example_inputs=example_inputs, backend=backend)
         return proxy(fn, region, remake, annotation)
@@ -256,8 +259,8 @@ def _uncompiled(fn: Any) -> Any:
 
 
 @functools.cache
-def _owner(config: Config) -> Any:
-    """One owner per configuration: compiling a function twice alike shares compiled code."""
+def _owner(config: Config, patches: str) -> Any:
+    """One owner per configuration and patches of libraries: compiling a function twice alike shares compiled code."""
     return object()
 
 

@@ -115,6 +115,7 @@ class Config:
     cache_dir: Path = field(default_factory=lambda: _absolute(Path("~/.cache/fuselens")))
     cache_limit: int = 10 << 30  # bytes of the cache; what was not used for longest goes first; 0: no limit
     pins: bool = True  # use kernels of the project, in .fuselens/kernels, where they are pinned to what is compiled
+    patches: bool = True  # trace what the project's patches, in .fuselens/patches, make of libraries
     remote_cache: str = ""  # an address of fsspec or Redis: a cache that machines share; off where it is empty
     remote_cache_secret: str = field(default="", repr=False)  # entries of the shared cache are signed with it
     cxx: str = ""  # empty: $CXX, else g++, clang++, ziglang
@@ -245,6 +246,8 @@ def from_environment(environ: Mapping[str, str] | None = None, **changes: Any) -
         values["keep_sizes"] = env["FUSELENS_KEEP_SIZES"] != "0"
     if env.get("FUSELENS_PINS"):
         values["pins"] = env["FUSELENS_PINS"] != "0"
+    if env.get("FUSELENS_PATCHES"):
+        values["patches"] = env["FUSELENS_PATCHES"] != "0"
     if env.get("FUSELENS_LIVE"):
         values["live"] = env["FUSELENS_LIVE"] != "0"
     if env.get("CXX"):
@@ -379,7 +382,7 @@ _APART = frozenset({
     "card", "step_limit", "step_memory", "step_sizes", "step_optimizer",
     "ranks", "mesh", "measure_overlap",
     "cache_dir", "cache_limit", "remote_cache", "remote_cache_secret", "print_after", "dump", "strict", "live",
-    "assembly", "triton_variables", "debug_symbols", "pins",
+    "assembly", "triton_variables", "debug_symbols", "pins", "patches",
 })  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import { FunctionCommands } from "./functions/commands";
 import { Notes, StageDocuments } from "./documents/stageDocuments";
 import { Kernels } from "./kernels/kernels";
 import { LinkedView } from "./linked/linkedView";
+import { Patches } from "./patches/patches";
 import { PicturesPanel } from "./pictures/panel";
 import { Agreement } from "./runs/agreement";
 import { Runs } from "./runs/runs";
@@ -61,6 +62,7 @@ export function activate(context: vscode.ExtensionContext): void {
     vscode.commands.registerCommand("fuselens.selectInterpreter", () => selectInterpreter(current)),
     linked,
     new Kernels(current, output),
+    new Patches(current, output),
     new PicturesPanel(current, output, context.extensionUri),
     overviews,
     tree,

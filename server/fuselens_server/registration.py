@@ -20,6 +20,7 @@ from .features import (
     workspace_symbols,
 )
 from .kernels import commands as kernels
+from .patches import commands as patches
 from .pictures import request as pictures
 from .server import FuselensServer
 from .texts import synchronization
@@ -46,6 +47,7 @@ MODULES = (
     comparisons,
     agents,
     kernels,
+    patches,
     what_if,
 )
 

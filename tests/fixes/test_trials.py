@@ -13,7 +13,9 @@ import pytest
 
 from fuselens.checking import check, trials
 from fuselens.checking.isolation import config_of
-from fuselens.record.report import Diagnostic, Fix
+from fuselens.record import diagnostics
+from fuselens.record.report import Diagnostic, Fix, Span
+from fuselens.source import fixes
 
 IMPORTS = "import fuselens, torch, numpy as np\nimport torch.nn.functional as F\nfrom jaxtyping import Float32\nfrom torch import Tensor\n"
 COMPILED = '@fuselens.compile\ndef f(x: Float32[Tensor, "n"]):\n'
@@ -237,3 +239,57 @@ def test_when_time_is_up_the_rest_is_not_tried(tmp_path: Path):
     assert [(f.verified, f.trial) for f in only(outcome.functions[0].breaks)] == [
         (False, "there was no time to try it out")
     ] * 2
+
+
+EXPERTS = """
+class Experts(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.randn(4, 8, 8))
+
+    def forward(self, x, chosen, weights):
+        total = torch.zeros_like(x)
+        mask = F.one_hot(chosen, num_classes=4).permute(2, 1, 0)
+        hit = torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero()
+        for expert in hit:
+            slot, token = torch.where(mask[expert].squeeze(0))
+            state = x[None, token].reshape(-1, x.shape[-1])
+            state = (state @ self.w[expert[0]]) * weights[token, slot, None]
+            total.index_add_(0, token, state)
+        return total
+
+
+experts = Experts()
+
+
+@fuselens.compile(example_inputs=lambda: (torch.randn(6, 8), torch.rand(6, 4)))
+def f(x, scores):
+    weights, chosen = scores.topk(2)
+    return experts(x, chosen, weights)
+"""
+
+
+def test_experts_that_tokens_choose_are_all_computed(tried):
+    _, after = tried(EXPERTS)
+    fixes = [fix for d in after for fix in d.fixes if fix.title.startswith("Compute every expert")]
+    assert [fix.verified for fix in fixes] == [True], after
+    replaced = [edit.replacement for edit in fixes[0].edits]
+    assert "zip(range(mask.shape[0]))" in replaced
+    assert "chosen_2 = mask[expert] != 0" in replaced or "chosen = mask[expert] != 0" in replaced
+
+
+def test_numbers_of_numpy_in_shapes_are_pythons() -> None:
+    text = "import numpy as np\n\ndef f(plan):\n    return np.zeros((2, np.sum(plan[:1]), np.prod(plan)))\n"
+    place = Span("f.py", 4, 11, 4, len("    return np.zeros((2, np.sum(plan[:1]), np.prod(plan)))"))
+    finding = diagnostics.make("FL102", place, what="`numpy.zeros`")
+    first = fixes.propose(fixes.Source(text, "f.py"), finding)[0]
+    assert "np.zeros((2, sum(plan[:1]), math.prod(plan)))" in fixes.applied(text, first.edits)
+
+
+def test_writing_by_a_mask_under_a_condition(tried):
+    _, after = tried(
+        "@fuselens.compile(example_inputs=lambda: (torch.randn(4, 4),))\n"
+        "def f(x):\n    y = x + 1\n    if y.sum() > 0:\n        y[y.lt(0)] = 7\n    return y * 2\n"
+    )
+    (found,) = [d for d in after if d.code == "FL101"]
+    assert found.fixes[0].title == "Write where both the condition and the mask hold" and found.fixes[0].verified

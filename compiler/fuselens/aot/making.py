@@ -23,6 +23,7 @@ from ..capture.kept import frames as kept
 from ..capture.kept import graphs
 from ..capture.kept.names import Nameless, Writer
 from ..capture.machine import program
+from ..capture.program import overlays
 from ..config import Config
 from ..pipeline import Recorder, compile_graph
 from ..pipeline.cache_keys import facts_of
@@ -139,8 +140,9 @@ class _Collector(FrameCompiler):
 
     def __init__(self, config: Config, recorder: Recorder, function: Function, weights: Weights) -> None:
         super().__init__(
-            config, lambda captured: compile_graph(captured, recorder), recorder, function.function.__code__
-        )
+            config, lambda captured: compile_graph(captured, recorder), recorder, function.function.__code__,
+            overlays.of(function.function.__code__.co_filename) if config.patches else None,
+        )  # fmt: skip
         self.weights, self.inside = weights, range(len(function.bound))
         self.frame: dict[str, Any] | None = None
         self.guards = _hook.Guards((), ())

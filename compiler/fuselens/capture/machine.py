@@ -131,7 +131,7 @@ class Machine:
         self.program = program(code)
         self.code = code
         if not self.program.fixed:
-            tracer.inlined[id(code)] = code
+            tracer.inlined[id(code)] = tracer.overlay.installed(code)
         self.locals = locals_
         self.cells: dict[str, CellValue] = {}
         self.free = free

@@ -37,6 +37,7 @@ from .input_sources import inputs_of, recorded
 from .located import Found
 from .opening import OpenFile, Progress, found_in, opened, silent
 from .parsing import FileRefused, parsed, read_source
+from .patching import proposing
 from .steps import look as steps
 from .user_code import describe
 
@@ -166,9 +167,11 @@ def warm_file(
 
 def _with_fixes(file: OpenFile, reports: list[Report]) -> list[Report]:
     """Fixes are a convenience: a source that they stumble over has none."""
-    if not any(fixes.may_have(r) for r in reports):
-        return reports
     try:
+        if any(map(proposing.may_have, reports)):
+            reports = [proposing.with_library_fixes(r) for r in reports]
+        if not any(fixes.may_have(r) for r in reports):
+            return reports
         source = fixes.Source(file.source, file.path)
         return [fixes.with_fixes(r, source) for r in reports]
     except Exception:

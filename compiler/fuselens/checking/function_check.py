@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from .. import api, sandbox
+from ..capture.program import overlays
 from ..config import Config, assembly_of, from_environment
 from ..inputs.example_inputs import ExampleInputs
 from ..limits.measuring import of_target
@@ -119,9 +120,8 @@ def planned(file: OpenFile, annotated: Annotated, config: Config | None, say: Pr
     evaluated = file.evaluated(annotated)
     chosen = configured(config or from_environment(explore=True), found, annotated, evaluated)
     given = inputs.origin, inputs.args, inputs.kwargs, inputs.dynamic
-    fingerprint = fingerprints.fingerprint(
-        file.path, found.target, given, fingerprints.of_config(chosen), project.digest(file.path)
-    )
+    kept = project.digest(file.path), overlays.state(overlays.of(file.path)) if chosen.patches else ""
+    fingerprint = fingerprints.fingerprint(file.path, found.target, given, fingerprints.of_config(chosen), kept)
     stated = told(inputs, found, evaluated, file.path)
     return Call(annotated, found, inputs, stated, chosen, evaluated, fingerprint)
 

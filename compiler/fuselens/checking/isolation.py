@@ -588,6 +588,12 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
             send(wire.Event(request.id, "result", text=_text_of(request, chosen, gradients, progress)))
         except FileRefused as refused:
             send(wire.Event(request.id, "result", file=FileReport(request.path, [], [refused.diagnostic])))
+    elif request.method == "patch":
+        from .patching.answers import of_patch
+
+        (function,) = request.functions
+        text = of_patch(request.path, function, request.options["patch"], chosen, progress)
+        send(wire.Event(request.id, "result", text=text))
     elif request.method == "warm":
         _step_back()
         file = check.warm_file(request.path, request.source, request.functions, progress, chosen)

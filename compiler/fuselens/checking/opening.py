@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import sandbox
+from ..capture.program import overlays
 from ..config import Config, from_environment
 from ..record import diagnostics
 from ..record.report import Diagnostic, Span
@@ -104,7 +105,7 @@ def opened(
         raise FileRefused(diagnostics.make("FL923", chosen[0].name_span, what=chosen[0].qualname))
     code = compiled(source, path, module)
     say("import")
-    with import_surroundings(path, source) as (name, package):
+    with import_surroundings(path, source) as (name, package), overlays.program(path):
         leads = Leads(module)
         evaluates = config.execution == "slice" and (hearing is not None or leads.runs_itself())
         evaluation = Evaluation(leads, chosen, values=values, hearing=hearing) if evaluates else None

@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import functools
 import io
 import logging
 import re
@@ -22,13 +23,14 @@ import sys
 import time
 import types
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from .. import api
+from ..capture.program import overlays
 from ..config import Config
 from ..inputs import comparison
 from ..proving.kinds import seeded
@@ -36,6 +38,7 @@ from ..record.report import Diagnostic, FileReport, Fix, Report, Span
 from ..source import fixes
 from .check import OpenFunction, opened_function
 from .parsing import FileRefused, read_source
+from .patching import proposing, trying
 from .trial_inputs import NOT_FINITE, SAME_INTEGERS, Call, variants
 from .user_code import describe
 
@@ -69,15 +72,42 @@ def try_fixes(
         seeded()
         with silence, opened_function(path, qualname, text, config, progress) as original:
             trial = _Trial(path, text, qualname, findings, config, original)
+            libraries = trying.Libraries(path, qualname, trial.with_libraries, overlays.texts(overlays.of(path)))
+            late = functools.partial(_is_past, deadline)
             found = [
-                dataclasses.replace(d, fixes=tuple(trial.tried(d, deadline, progress))) if d.fixes else d
+                dataclasses.replace(d, fixes=tuple(
+                    libraries.tried(d, late, progress) if d.fixes[0].library else trial.tried(d, deadline, progress)
+                )) if d.fixes else d
                 for d in findings
-            ]
+            ]  # fmt: skip
             progress(f"{qualname}: trying out all fixes at once")
             report.functions.append(Report(qualname, path, breaks=trial.together(found, deadline)))
     except FileRefused as refusal:
         report.diagnostics.append(refusal.diagnostic)
     return report
+
+
+def verify_texts(
+    path: str, qualname: str, texts: Mapping[str, str], config: Config, progress: Progress
+) -> tuple[trying.Outcome, list[Diagnostic]]:
+    """Whether changed texts of libraries leave what the installed ones do, and which breaks of one function they remove. Raises
+    FileRefused."""
+    seeded()
+    with contextlib.redirect_stdout(io.StringIO()), opened_function(path, qualname, None, config, progress) as original:
+        progress(f"{qualname}: as the libraries are installed")
+        before = trying.remaining(original, qualname, {})
+        trial = _Trial(path, read_source(path).removeprefix("\ufeff"), qualname, before, config, original)
+        progress(f"{qualname}: patched")
+        after = trying.remaining(original, qualname, texts)
+        gone = [d for d in before if not any((d.code, d.span) == (a.code, a.span) for a in after)]
+        try:
+            return trial.with_libraries(texts, gone), gone
+        except trying.Differs as difference:
+            return trying.Outcome(str(difference)), gone
+
+
+def _is_past(deadline: float) -> bool:
+    return time.monotonic() > deadline
 
 
 @dataclass(slots=True)
@@ -158,11 +188,34 @@ class _Trial:
                     return found
         return tried
 
+    def with_libraries(self, texts: Mapping[str, str], removed: Sequence[Diagnostic]) -> trying.Outcome:
+        """What becomes of changed texts of libraries, which should remove the breaks ``removed``. Raises Differs."""
+        chosen: dict[int, None] = {}
+        for finding in removed:
+            source = proposing.source_of(finding.span.file) if finding.span else None
+            found = self.compared(finding, Fix("", ()), source or self.source)
+            if not found:
+                return trying.Outcome("no inputs were found that take both sides")
+            chosen |= dict.fromkeys(found)
+        try:
+            left = trying.new_among(trying.remaining(self.original, self.qualname, texts), self.findings, removed)
+            with overlays.in_eager(texts):
+                why = self.eagerly(self.original, list(chosen), removed)
+            if left is not None:
+                return trying.Outcome(f"{left.code}: {left.message}", left)
+            config = dataclasses.replace(self.original.config, explore=False, fallback_random=True, until="capture")
+            with overlays.trying(texts):
+                compiled = api.wrap(self.original.target, config, owner=object())
+                why = why or self.compiled(self.original, compiled, list(chosen))
+        except _DiffersError as difference:
+            raise trying.Differs(str(difference)) from None
+        return trying.Outcome(why, None, f"agrees with eager on {len(chosen)} inputs")
+
     def together(self, findings: list[Diagnostic], deadline: float) -> list[Diagnostic]:
         """Marks the verified fixes, one of each finding, that hold all at once; of those that do not, as many as do."""
         chosen: dict[tuple[Any, ...], tuple[Fix, list[Diagnostic]]] = {}
         for finding in findings:
-            best = next((fix for fix in finding.fixes if fix.verified), None)
+            best = next((fix for fix in finding.fixes if fix.verified and not fix.library), None)
             if best is None:
                 continue
             if best.edits in chosen:
@@ -212,13 +265,13 @@ class _Trial:
         except FileRefused as refusal:
             return _Outcome(refusal.diagnostic.message)
 
-    def compared(self, finding: Diagnostic, fix: Fix) -> list[int]:
+    def compared(self, finding: Diagnostic, fix: Fix, source: fixes.Source | None = None) -> list[int]:
         """The inputs to compare on: at least one on which eager returns, and each side of the branch."""
         if all("raised" in outcome for outcome in self.expected.values()):
             return []
         chosen = dict.fromkeys(range(_COMPILED))
         chosen[next(v for v, outcome in self.expected.items() if "raised" not in outcome)] = None
-        if finding.code == "FL101" and fixes.chooses(self.source, finding.span):
+        if finding.code == "FL101" and fixes.chooses(source or self.source, finding.span):
             inside = [by for span, by in self.looks.items() if any(_within(span, e.span) for e in fix.edits)]
             if not inside and finding.span is not None:  # the edits are around it
                 inside = [by for span, by in self.looks.items() if _within(span, finding.span)]
@@ -256,6 +309,14 @@ class _Trial:
 
     def difference(self, shadow: OpenFunction, compiled_on: list[int], removed: Sequence[Diagnostic]) -> str:
         """Why the edited function is not verified. Raises _DiffersError when it computes something else."""
+        why = self.eagerly(shadow, compiled_on, removed)
+        compiled = api.wrap(
+            shadow.target, dataclasses.replace(shadow.config, explore=False, fallback_random=True), owner=object()
+        )
+        return why or self.compiled(shadow, compiled, compiled_on)
+
+    def eagerly(self, shadow: OpenFunction, compiled_on: list[int], removed: Sequence[Diagnostic]) -> str:
+        """The same of its eager calls."""
         branches = any(finding.code in _BRANCHES for finding in removed)
         classes = any(
             "one_hot" in finding.message for finding in removed
@@ -268,9 +329,10 @@ class _Trial:
                 if "raised" in actual and "raised" not in self.expected[variant]:
                     return f"it raised {describe(actual['raised'])}"
                 self.compare(variant, actual)
-        compiled = api.wrap(
-            shadow.target, dataclasses.replace(shadow.config, explore=False, fallback_random=True), owner=object()
-        )
+        return ""
+
+    def compiled(self, shadow: OpenFunction, compiled: Any, compiled_on: list[int]) -> str:
+        """The same of its compiled calls."""
         for variant, (args, kwargs) in self.calls(shadow):
             if variant not in compiled_on:
                 continue

@@ -10,7 +10,8 @@ from typing import Any
 from .. import config
 from ..history import blaming, changes
 from ..record import wire
-from . import bisect, caches, checks, diff, doctor, foretold, kernels, others, revisions, runs
+from . import bisect, caches, checks, diff, doctor, foretold, others, revisions, runs
+from .kept import kernels, patches
 
 _STATUS = """exit status:
   0  all is well, also where the reader of the output left early
@@ -84,6 +85,14 @@ _EXAMPLES = {
         "fuselens kernels pin .fuselens/drafts/…    # runs use it from then on, where the graph is the same",
         "fuselens kernels list                      # what the project has, and why something is not used",
         "fuselens kernels unpin .fuselens/kernels/…",
+    ),
+    "patches": (
+        "fuselens patches apply train.py::step      # fixes breaks inside of libraries, where a fix agrees with eager",
+        "fuselens patches apply --dry-run train.py  # shows what it would keep",
+        "fuselens patches                           # what the project has, and why something is not used",
+        "fuselens patches diff                      # the differences, for the libraries' people",
+        "fuselens patches verify                    # once more, on what is installed now",
+        "fuselens patches remove timm",
     ),
     "doctor": ("fuselens doctor",),
     "serve": ("fuselens serve --log-level DEBUG",),
@@ -174,6 +183,7 @@ def parser() -> argparse.ArgumentParser:
     record.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own")
     _cache(command("cache", caches.show, "show what is kept of earlier compilations, and why something is not"))
     _kernels(command("kernels", kernels.usage, "edit kernels, verify them against their graph, and pin them to it"))
+    _patches(command("patches", patches.usage, "fix breaks inside of libraries, as patches that the project keeps"))
     command("doctor", doctor.doctor, "look at all that compiling needs here, and say how to repair what does not work")
     codes = command("codes", others.codes, "list the diagnostic codes, or explain one")
     codes.add_argument("code", nargs="?")
@@ -403,6 +413,37 @@ def _kernels(command: argparse.ArgumentParser) -> None:
     listed.add_argument(
         "path", type=Path, nargs="?", default=Path(), help="a file or folder of it (default: this folder)"
     )
+
+
+def _patches(command: argparse.ArgumentParser) -> None:
+    actions = command.add_subparsers(title="actions", metavar="ACTION", parser_class=_Parser)
+
+    def action(name: str, run: Run, about: str) -> argparse.ArgumentParser:
+        added = actions.add_parser(name, help=about, description=about[:1].upper() + about[1:] + ".")
+        added.set_defaults(run=run)
+        added.add_argument("--format", choices=("text", "json"), default="text")
+        return added
+
+    action("list", patches.listed, "the patches of a project, and why one is not used")
+    apply = action(
+        "apply", patches.apply, "try out fixes of breaks inside of libraries, and keep those that agree with eager"
+    )
+    apply.add_argument("paths", nargs="+", metavar="PATH", help="files, directories, or FILE.py::function")
+    apply.add_argument("--dry-run", action="store_true", help="show them, and write nothing")
+    verify = action(
+        "verify", patches.verify, "compare patches with eager again, on what is installed now, and keep what holds"
+    )
+    action("diff", patches.diff, "the differences to what is installed, as git apply takes them")
+    action("remove", patches.remove, "remove patches: the libraries are compiled as they are installed")
+    for name in ("list", "verify", "diff", "remove"):
+        added = actions.choices[name]
+        many = "+" if name == "remove" else "*"
+        added.add_argument(
+            "names", nargs=many, metavar="PATCH", help="patch files, distributions, or modules (default: all)"
+        )
+        added.add_argument("--project", type=Path, default=Path(), help="a file or folder of it (default: this folder)")
+    for added in (apply, verify):
+        _compile_options(added)
 
 
 def _mcp(command: argparse.ArgumentParser) -> None:

@@ -74,7 +74,7 @@ def read(path: Path, owner: str = "") -> str:
 
 def _objection(path: Path, owner: int) -> str:
     """Why a file of a project is not believed, whose source is ``owner``'s; "" where it is."""
-    for step in (path.parents[2], path.parents[1], path.parent, path):
+    for step in (*reversed([folder for folder in path.parents if FOLDER in folder.parts]), path):
         status = os.lstat(step)
         if stat.S_ISLNK(status.st_mode):
             return f"{step.name} is a link"

@@ -40,7 +40,19 @@ Measuring = Callable[[Captured, Callable[[Captured], Call]], Call]
 
 # What stands in the way of compiling at all is said in the user's own runs, too: no compiler, one that refuses a graph, no
 # cache, a function that is compiled too often; that what was asked for is not written; and that kernels of the project are not used.
-_HEARD = report.PREVENTING | {"FL621", "FL622", "FL624", "FL625", "FL916", "FL917", "FL918", "FL926"}
+_HEARD = report.PREVENTING | {
+    "FL621",
+    "FL622",
+    "FL624",
+    "FL625",
+    "FL641",
+    "FL642",
+    "FL643",
+    "FL916",
+    "FL917",
+    "FL918",
+    "FL926",
+}
 
 
 # What may change a graph before it is lowered, in its order.

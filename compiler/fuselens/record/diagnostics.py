@@ -2,7 +2,7 @@
 
 ``FL1xx`` capture and breaks · ``FL2xx`` guards, specialisation, recompiles · ``FL3xx`` autograd · ``FL4xx`` lowering,
 fusion, fallbacks, performance · ``FL5xx`` CUDA graphs · ``FL6xx`` numerics, from FL620 kernels of the project, from FL630 the
-memory of steps · ``FL9xx`` environment, worker.
+memory of steps, from FL640 patches of libraries · ``FL9xx`` environment, worker.
 Standard library only: the language server imports it.
 """
 
@@ -580,6 +580,41 @@ TABLE: dict[str, Entry] = {
             "Kernels must end, in the time that is set for a check, and write no memory but their own. They ran in a process of their "
             "own, which is ended.",
             severity="error",
+        ),
+        # --- FL64x: patches of libraries ------------------------------------------------------------------
+        _e(
+            "FL640",
+            "patched library",
+            "{library} is compiled as {what} patches it",
+            "The project has a patch of this library's code, in `.fuselens/patches`. It was verified beside eager, and is traced in the "
+            "place of what is installed. The installed file stays as it is, and eager calls run that.",
+            "`fuselens patches remove` removes it; the option `patches=False` or FUSELENS_PATCHES=0 ignores all.",
+            severity="information",
+        ),
+        _e(
+            "FL641",
+            "a patch of a library stepped aside",
+            "{what} is not used: {why}",
+            "A patch is for exactly one text of a library's file, in one version. Here another is installed, so that is compiled as it "
+            "is, and may break the graph where the patch had removed a break.",
+            "`fuselens patches verify` tries the patch on what is installed now, and keeps it if it still agrees with eager.",
+            "Look whether the new version has the break at all; else `fuselens check` offers a fix of it.",
+        ),
+        _e(
+            "FL642",
+            "a patch of a library was edited",
+            "{what} is not used: {why}",
+            "A patch has to be the difference that was verified beside eager. Whoever changed it since, the library is compiled as it is "
+            "installed.",
+            "`fuselens patches verify` verifies the patch as it is now.",
+        ),
+        _e(
+            "FL643",
+            "a patch of a library cannot be used",
+            "{what} is not used: {why}",
+            "A patch file must be readable, belong to you or to whoever owns the project's file, and change bodies of functions only. The "
+            "library is compiled as it is installed.",
+            "Restore the file from the repository, or remove it: `fuselens patches remove`.",
         ),
         # --- FL63x: memory of a training step ----------------------------------------------------------------
         _e(

@@ -78,6 +78,8 @@ class Fix:
     trial: str = ""  # what trying it out found; "" before that
     base: tuple[Edit, ...] = ()  # those that it was proposed with, where others were added
     together: bool = False  # whether it holds with all others of its function that are marked so
+    library: str = ""  # the installed file that its edits are of: no file of the project's
+    patch: str = ""  # what accepting it writes, where it is of a library and verified: the text of a patch file
 
 
 @dataclass(frozen=True, slots=True)

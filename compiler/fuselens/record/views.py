@@ -99,6 +99,11 @@ def diagnostic_text(found: Diagnostic, source_of: SourceOf | None = None, *, ful
         out += [f"   = cost: {found.cost}"] if found.cost else []
         out += [f"   = follows from {found.cause}"] if found.cause else []
     out += [f"   = hint: {hint}" for hint in found.hints if full]
+    library = next((fix for fix in found.fixes if fix.library), None)
+    if library is not None:
+        tried = f"{library.trial}; " if library.verified else ""
+        how = f"`fuselens patches apply` {'' if tried else 'tries it out and '}keeps it as a patch of the project"
+        out.append(f"   = fix in the library: {library.title} ({tried}{how})")
     if full and len(found.stack) > 1:
         out.append("   = called from:")
         out += [f"       {frame.span} in {frame.function}" for frame in reversed(found.stack[:-1])]

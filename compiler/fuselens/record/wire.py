@@ -19,8 +19,8 @@ _LENGTH = struct.Struct(">I")
 LENGTH_SIZE = _LENGTH.size
 
 Method = Literal[
-    "check", "run", "values", "warm", "fix", "verify", "graphs", "probe", "kernel", "recompiles", "changes", "change", "machine",
-    "cancel", "shutdown",
+    "check", "run", "values", "warm", "fix", "verify", "graphs", "probe", "kernel", "patch", "recompiles", "changes", "change",
+    "machine", "cancel", "shutdown",
 ]  # fmt: skip
 
 
@@ -53,7 +53,8 @@ class Request:
     ``breaks``); ``verify`` compares one with eager and float64 on many kinds of calls, or on the ``kinds`` of the
     options; ``graphs`` writes the graphs of one's call as programs into the folder ``dump`` of the options (of the last of the
     ``kinds``, after the others), and ``probe`` compares a part of such a program, named in the options, with eager (see
-    :mod:`fuselens.bisecting`); ``kernel`` verifies or measures edited kernels of one (:mod:`fuselens.pins.trying`); ``recompiles``
+    :mod:`fuselens.bisecting`); ``kernel`` verifies or measures edited kernels of one (:mod:`fuselens.pins.trying`); ``patch`` verifies
+    a patch of a library, the path ``patch`` of the options, with one (:mod:`fuselens.checking.patching`); ``recompiles``
     foretells the compilations of functions by the calls of their program (its result is a file report with no more than that);
     ``changes`` finds what may make one faster or smaller, and ``change`` measures the one of the options (:mod:`fuselens.source.changes`);
     ``machine`` says what the machine can do, which is measured once (or ``again``, see the options; it needs no file);
@@ -80,7 +81,7 @@ class Event:
     versions, or ``file``'s diagnostics say why there is no torch), ``progress`` (``message`` is a stage), ``early`` (``file``
     is what a check will say, but for what is not known before kernels are), ``refused`` (from a child to who started it:
     ``file`` has the effect that was refused, in case that nothing else comes), ``result`` (``file`` for check and fix, ``run``
-    for run, ``text`` for values, as JSON for verify, graphs, probe, kernel, changes, change and machine; none when the request was
+    for run, ``text`` for values, as JSON for verify, graphs, probe, kernel, patch, changes, change and machine; none when the request was
     cancelled).
     Where a child was ended, ``processor_seconds`` are what it had used.
     """

@@ -18,6 +18,7 @@ export interface ServerSettings {
   live: boolean;
   warmFiles: boolean;
   pins: boolean;
+  patches: boolean;
   tryFixes: boolean;
   foretellRecompiles: boolean;
   proveSeconds: number;
@@ -41,6 +42,7 @@ export const SETTINGS = [
   { name: "live", key: "live", fallback: false },
   { name: "warmFiles", key: "warmFiles", fallback: true },
   { name: "pins", key: "pins", fallback: true },
+  { name: "patches", key: "patches", fallback: true },
   { name: "tryFixes", key: "tryFixes", fallback: true },
   { name: "foretellRecompiles", key: "foretellRecompiles", fallback: true },
   { name: "proveSeconds", key: "proveSeconds", fallback: 60 },

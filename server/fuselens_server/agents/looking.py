@@ -244,7 +244,8 @@ def _counts(graph: Graph) -> GraphCounts:
 
 
 def _finding(found: Diagnostic, looked: Looked, evidence: int, trial: int | None) -> Finding:
-    offered = tuple(offer(fix, found, looked.subject, trial) for fix in found.fixes)
+    own = (fix for fix in found.fixes if not fix.library)
+    offered = tuple(offer(fix, found, looked.subject, trial) for fix in own)
     lines = source_text.lines(looked.subject.source)
     here = found.span is not None and found.span.file == looked.subject.path and 0 < found.span.line <= len(lines)
     excerpt = lines[found.span.line - 1].strip() if here and found.span else ""

@@ -56,6 +56,7 @@ class Settings:
     workspace_trust: bool = False  # the client asks the person which folders to trust, and has no server for others
     live: bool = False  # what the user's own processes compile of this folder is shown, not only where FUSELENS_LIVE=1
     pins: bool = True  # kernels of the project are used in the place of ours
+    patches: bool = True  # libraries are compiled as the project's patches make them
     try_fixes: bool = True  # compile each fix in the background, and compare with eager
     foretell_recompiles: bool = True  # count in the background what the program's calls compile
     warm_files: bool = True  # build in the background what the user's own run of a file will need
@@ -77,7 +78,7 @@ class Settings:
     @property
     def options(self) -> dict[str, Any]:
         usual = Settings()
-        names = ("target", "execution", "mesh", "pins", "card", "step_limit", "step_sizes")
+        names = ("target", "execution", "mesh", "pins", "patches", "card", "step_limit", "step_sizes")
         return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(usual, name)}
 
     def allows(self, path: str) -> bool:
@@ -87,11 +88,11 @@ class Settings:
         return lies_in(path, self.allowed_folders)
 
     def of_file(self, path: str) -> Settings:
-        """Those that hold for one file: kernels of its project are code, and may lie outside of the folders that are allowed."""
-        root = place.root_of(path) if self.pins and self.allowed_folders is not None else None
+        """Those that hold for one file: what its project keeps is code, and may lie outside of the folders that are allowed."""
+        root = place.root_of(path) if self.allowed_folders is not None else None
         if root is None or self.allows(str(place.pins_of(root) / "kernel")):
             return self
-        return dataclasses.replace(self, pins=False)
+        return dataclasses.replace(self, pins=False, patches=False)
 
     def python(self, workspace: str | None = None) -> str:
         """The interpreter to run workers with; ``~`` and ``${workspaceFolder}`` are expanded."""
@@ -218,6 +219,11 @@ DECLARED = (
         "pins", "pins", (bool,),
         "Use kernels of the project (`.fuselens/kernels`) in the place of ours, where they are pinned to what is compiled.",
         editor="pins",
+    ),
+    Declared(
+        "patches", "patches", (bool,),
+        "Compile libraries as patches of the project (`.fuselens/patches`) make them, where what is installed is what they were made of.",
+        editor="patches",
     ),
     Declared(
         "try_fixes", "tryFixes", (bool,),

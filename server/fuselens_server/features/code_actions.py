@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types as lsp
 
+from fuselens.patches import records
 from fuselens.record import diagnostics
 from fuselens.record.report import Diagnostic, Fix
 from fuselens.source import fixes
@@ -109,6 +110,9 @@ def _fixes(view: View, found: Finding, *, versioned: bool) -> Iterator[lsp.CodeA
     """Fixes that were tried out come first, and the first of those is preferred; others say that they are not verified."""
     preferred = True
     for fix in sorted(_offered(view, found), key=lambda fix: not fix.verified):
+        if fix.library:
+            yield from _patching(view, found, fix)
+            continue
         edits = text_edits(view, found.text, fix)
         if edits:
             title = fix.title if fix.verified else f"{fix.title} ({_unverified(fix)})"
@@ -116,6 +120,16 @@ def _fixes(view: View, found: Finding, *, versioned: bool) -> Iterator[lsp.CodeA
             first = fix.verified and preferred
             preferred = preferred and not first
             yield lsp.CodeAction(title, _QUICK_FIX, [found.shown], is_preferred=first or None, edit=edit)
+
+
+def _patching(view: View, found: Finding, fix: Fix) -> Iterator[lsp.CodeAction]:
+    """A fix of a library is kept as a patch of the project, once it was verified."""
+    if not fix.patch:
+        return
+    patch = records.read(fix.patch)
+    title = f"Patch {patch.distribution} {patch.version}: {fix.title} (verified)"
+    command = lsp.Command(title, messages.PATCH_LIBRARY, arguments=[view.uri, records.hash_of(fix.patch)])
+    yield lsp.CodeAction(title, _QUICK_FIX, [found.shown], is_preferred=True, command=command)
 
 
 def _unverified(fix: Fix) -> str:
@@ -131,7 +145,7 @@ def _offered(view: View, found: Finding) -> Sequence[Fix]:
     finding = found.diagnostic
     if finding.code == "FL921":
         return tuple(_examples(view, found))
-    if finding.span is None or not (finding.predicted or view.borrowed or found.text is view.ran):
+    if finding.span is None or finding.fixes or not (finding.predicted or view.borrowed or found.text is view.ran):
         return finding.fixes
     source = _source(found.text.origin.text, finding.span.file)
     return fixes.propose(source, finding) if source else ()

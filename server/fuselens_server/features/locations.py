@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import keyword
 import re
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lsprotocol import types as lsp
 from pygls import uris
@@ -14,6 +16,9 @@ from fuselens_server.texts.convert import SourceText
 from fuselens_server.texts.document_uri import ReportDocument
 from fuselens_server.texts.tracked_text import TrackedText
 from fuselens_server.texts.view import View
+
+if TYPE_CHECKING:
+    from fuselens_server.server import FuselensServer
 
 _WORD = re.compile(r"\w+")
 _LARGEST = 2**31 - 1
@@ -95,3 +100,13 @@ def on_name(text: SourceText, position: lsp.Position, comment: str = "#") -> boo
         return False
     touched = (m.group() for m in _WORD.finditer(content) if m.start() <= column <= m.end())
     return any(word.isidentifier() and not keyword.iskeyword(word) for word in touched)
+
+
+async def show(ls: FuselensServer, path: Path, line: int) -> None:
+    """Shows a file at a line (from 1), or says where it is to a client that shows none."""
+    start = lsp.Position(max(0, line - 1), 0)
+    if ls.client("window.show_document.support"):
+        params = lsp.ShowDocumentParams(path.as_uri(), take_focus=True, selection=lsp.Range(start, start))
+        await ls.window_show_document_async(params)
+    else:
+        ls.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Info, f"{path}, line {line}"))

@@ -13,7 +13,7 @@ from fuselens.pins.place import Unreadable
 from fuselens.record.report import Graph, Report, Unit
 
 from ..client import messages
-from ..features.locations import find_stage
+from ..features.locations import find_stage, show
 from ..server import FuselensServer
 from ..texts.document_uri import ReportDocument, parse
 from .drafts import Open
@@ -29,7 +29,7 @@ def register(server: FuselensServer) -> None:
         path, name = _draft(ls, uri, line, qualname)
         text = place.read(path)
         at = texts.lines_of(drafts.read(path).unit.language, text, name) if name else 1
-        await _show(ls, path, at)
+        await show(ls, path, at)
         return path.as_uri()
 
     @server.command(messages.VERIFY_KERNEL)
@@ -93,7 +93,7 @@ def register(server: FuselensServer) -> None:
     async def compare_kernel(ls: FuselensServer, uri: str) -> str:
         """Shows our text beside a draft, for editors that compare files by themselves. Returns our text's URI."""
         ours = project.ours_beside(_open(ls, uri).path)
-        await _show(ls, ours, 1)
+        await show(ls, ours, 1)
         return ours.as_uri()
 
 
@@ -169,12 +169,3 @@ async def _agrees(ls: FuselensServer, question: str, answer_: str) -> bool:
     params = lsp.ShowMessageRequestParams(lsp.MessageType.Warning, question, [action])
     answer = await ls.window_show_message_request_async(params)
     return answer is not None and answer.title == action.title
-
-
-async def _show(ls: FuselensServer, path: Path, line: int) -> None:
-    start = lsp.Position(max(0, line - 1), 0)
-    if ls.client("window.show_document.support"):
-        params = lsp.ShowDocumentParams(path.as_uri(), take_focus=True, selection=lsp.Range(start, start))
-        await ls.window_show_document_async(params)
-    else:
-        ls.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Info, f"{path}, line {line}"))

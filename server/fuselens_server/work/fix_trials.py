@@ -151,6 +151,7 @@ def _noted(finding: Diagnostic, outcomes: Sequence[Fix | None], asked: Sequence[
         if outcome is not None and outcome.base:
             fixes.append(outcome if fix.edits == edits else fix)
         elif outcome is not None:
-            kept = {"verified": outcome.verified, "trial": outcome.trial, "together": outcome.together}
+            names = ("verified", "trial", "together", "patch")
+            kept = {name: getattr(outcome, name) for name in names}
             fixes.append(dataclasses.replace(fix, **kept))
     return dataclasses.replace(finding, fixes=tuple(fixes))

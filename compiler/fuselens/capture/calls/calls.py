@@ -184,7 +184,7 @@ def _inlined(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[s
     closure = closure_of(m, value)
     defaults, kwdefaults = _defaults(m, value)
     bound = bind_arguments(m, code, args, kwargs, defaults, kwdefaults, function.__qualname__)
-    callee = Callee(value, code, function.__globals__, globals_source, closure)
+    callee = Callee(value, m.tracer.overlay.code(code), function.__globals__, globals_source, closure)
     return callee.run(m, bound, args, kwargs)
 
 

@@ -50,6 +50,7 @@ from ..kept import frames as kept
 from ..kept.names import Gone, Nameless
 from ..machine import Machine, remembering_code
 from ..program import guard_filters, marks, stance, torch_settings
+from ..program.overlays import Overlay
 from ..program.switches import SWITCH
 from ..tracing import sources as src
 from ..tracing import wrappers, wrapping
@@ -134,12 +135,14 @@ class FrameCompiler:
     )
 
     def __init__(
-        self, config: Config, compile_graph: CompileGraph, recorder: Listener, root: types.CodeType | None
-    ) -> None:
+        self, config: Config, compile_graph: CompileGraph, recorder: Listener, root: types.CodeType | None,
+        overlay: Overlay | None = None,
+    ) -> None:  # fmt: skip
         self.config = self._given = config
         self.compile_graph = compile_graph
         self.recorder = recorder
         self.root = root
+        self.overlay = overlay or Overlay()
         self.variations: defaultdict[types.CodeType, Variation] = defaultdict(Variation)
         self._warned: set[Any] = set()
         self.resumes = Resumes()
@@ -247,6 +250,8 @@ class FrameCompiler:
         try:
             with _one_at_a_time, torch_private.saving_unwatched(), uncollected(), remembering_code():
                 entry = self._capture(function, code, args)
+            for told in _of_patches(self.overlay, self.root or code):
+                self.recorder.on_diagnostic(told)
             if entry is not None:
                 _hook.check_fits(code, entry)
             return entry
@@ -436,14 +441,14 @@ class FrameCompiler:
 
     def _kept_sizes(self, code: types.CodeType) -> KeptSizes | None:
         try:
-            return self.recorder.varied(kept.identity(code, self.resumes))
+            return self.recorder.varied(_identity(code, self.resumes, self.overlay))
         except Nameless:
             return None
 
     def _store(self, code: types.CodeType, state: int) -> KeptFrames | None:
         """What other processes made of frames of ``code``; None where each captures them."""
         try:
-            return self.recorder.kept(kept.identity(code, self.resumes), state)
+            return self.recorder.kept(_identity(code, self.resumes, self.overlay), state)
         except Nameless as why:
             log.debug("%s is captured in each process: %s", code.co_qualname, why)
             return None
@@ -602,6 +607,7 @@ class FrameCompiler:
         tensor_layout.ensure()
         variation = self.variations[code]
         tracer = Tracer(self.config, function.__globals__, None if sizes_are == "exact" else variation, state)
+        tracer.overlay = self.overlay
         tracer.takes_changes = sizes_are == "numbers"
         tracer.guards_numbers = tracer.takes_changes or not (self.config.fullgraph and self.keeps_data)
         if sizes_are in ("symbolic", "data"):
@@ -614,7 +620,7 @@ class FrameCompiler:
             wrapping.cell(tracer, cell, name.removesuffix(OWN_MARK), src.closure_cell(i, name.removesuffix(OWN_MARK)))
             for i, (name, cell) in enumerate(zip(code.co_freevars, function.__closure__ or (), strict=True))
         ]
-        machine = Machine(tracer, code, locals_, free, function.__globals__, src.frame_globals())
+        machine = Machine(tracer, self.overlay.code(code), locals_, free, function.__globals__, src.frame_globals())
         tracer.root = machine
         return tracer, machine
 
@@ -679,6 +685,21 @@ class FrameCompiler:
             compiled = _hook.disabled(compiled)  # the code of the classes runs in it, unless it was traced
         captured.inputs.clear()  # a backward that is yet to be compiled keeps `captured`, and must not keep these alive
         return compiled, captured
+
+
+def _identity(code: types.CodeType, resumes: Resumes, overlay: Overlay) -> tuple[Any, ...]:
+    """What tells the frames of ``code`` from all others, under these patches of libraries. Raises Nameless."""
+    found = kept.identity(code, resumes)
+    return ("patched", overlay.digest, found) if overlay.digest else found
+
+
+def _of_patches(overlay: Overlay, code: types.CodeType) -> Iterator[Diagnostic]:
+    """Which patches of libraries were used for ``code``, and which stepped aside."""
+    for patch in overlay.kept():
+        what, library = patch.shown(overlay.root) if overlay.root else str(patch.path), ""
+        if patch.patch is not None:
+            library = f"{patch.patch.file} of {patch.patch.distribution} {patch.patch.version}"
+        yield make(patch.code or "FL640", _first_span(code), what=what, library=library, why=patch.why)
 
 
 def _surrounded_by() -> str | None:

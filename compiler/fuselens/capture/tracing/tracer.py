@@ -24,6 +24,7 @@ from .. import classify
 from ..breaks import Break
 from ..hook import _hook
 from ..program import torch_settings
+from ..program.overlays import Overlay
 from ..values.algebra import (
     Constant,
     DictValue,
@@ -89,6 +90,7 @@ class Tracer:
         self.takes_scalars = False  # a number taken from a tensor may stay in the graph
         self.guards_numbers = True  # else those of small tensors may be guarded
         self.takes_changes = False  # though they were others before
+        self.overlay = Overlay()
         self.inlined: dict[int, types.CodeType] = {}  # code that was run, but for libraries', by id
         # what was read of modules and classes without a guard, by id of that and name: nothing changes it in a process
         self.taken: dict[tuple[int, str], tuple[Any, Any]] = {}

@@ -17,6 +17,7 @@ from .composing import collide, differences, followed
 from .contexts import context_fixes
 from .effects import effect_fixes
 from .examples import example_fixes
+from .experts import expert_fixes
 from .recompiles import foreseen_fixes, recompile_fixes
 from .scalars import scalar_fixes
 from .shapes import shape_fixes
@@ -48,6 +49,11 @@ def _outside_fixes(source: Source, finding: Diagnostic) -> Iterator[Fix]:
     yield from context_fixes(source, finding)
 
 
+def _size_fixes(source: Source, finding: Diagnostic) -> Iterator[Fix]:
+    yield from shape_fixes(source, finding)
+    yield from expert_fixes(source, finding)
+
+
 PRODUCERS: dict[str, Callable[[Source, Diagnostic], Iterator[Fix]]] = {
     "FL101": branch_fixes,
     "FL102": _look_fixes,
@@ -55,7 +61,7 @@ PRODUCERS: dict[str, Callable[[Source, Diagnostic], Iterator[Fix]]] = {
     "FL104": _outside_fixes,
     "FL105": call_fixes,
     "FL106": call_fixes,
-    "FL108": shape_fixes,
+    "FL108": _size_fixes,
     "FL113": context_fixes,
     "FL116": branch_fixes,
     "FL118": call_fixes,
@@ -82,6 +88,6 @@ def with_fixes(report: Report, source: Source) -> Report:
     """``report`` with the fixes of its findings."""
 
     def fixed(found: list[Diagnostic]) -> list[Diagnostic]:
-        return [dataclasses.replace(d, fixes=propose(source, d)) for d in found]
+        return [d if d.fixes else dataclasses.replace(d, fixes=propose(source, d)) for d in found]
 
     return dataclasses.replace(report, breaks=fixed(report.breaks), diagnostics=fixed(report.diagnostics))

@@ -277,6 +277,7 @@ def _if(source: Source, node: ast.If) -> Iterator[Fix]:
         yield from _output(source, node)
         return
     yield from _masked(source, node)
+    yield from _written_where(source, node)
     after = source.next(node)
     returns = isinstance(node.body[-1], ast.Return) and not node.orelse
     if returns and not isinstance(after, ast.Return):
@@ -324,6 +325,21 @@ def _masked(source: Source, node: ast.If) -> Iterator[Fix]:
         edit = source.rewritten([node], [source.text(s) for s in node.body])
         if edit is not None:
             yield Fix("Write by the mask in any case", (edit,))
+
+
+def _written_where(source: Source, node: ast.If) -> Iterator[Fix]:
+    """``if test: x[mask] = value``, where the mask is computed: nothing is written where the test is false."""
+    test = condition(source, node.test, {})
+    if test is None or node.orelse or source.text(node).startswith("elif") or len(node.body) != 1:
+        return
+    match node.body[0]:
+        case ast.Assign(targets=[ast.Subscript(value=ast.Name(), slice=mask) as place], value=ast.Constant() as value):
+            by = condition(source, mask, {}) if isinstance(mask, ast.Call | ast.Compare | ast.UnaryOp) else None
+            if by is None:
+                return
+            line = f"{source.text(place.value)}[({test}) & ({by})] = {source.text(value)}"
+            if (edit := source.rewritten([node], [line])) is not None:
+                yield Fix("Write where both the condition and the mask hold", (edit,))
 
 
 def _cond(source: Source, node: ast.If, edit: Edit, where: str, imports: tuple[Edit, ...]) -> Iterator[Fix]:

@@ -43,11 +43,30 @@ def call_fixes(source: Source, finding: Diagnostic) -> Iterator[Fix]:
         copied = source.operand(node.args[0])
         yield Fix(f"Clone the tensor instead of {name}", (source.replaced(node, f"{copied}.detach().clone()"),))
     elif _makes_array(source, node):
+        yield from _of_python_numbers(source, node)
         yield from _without_numpy(source, node)
     yield from _hoisted(source, node)
 
 
 # --- numpy ----------------------------------------------------------------------------------------------------------
+
+
+_OF_NUMBERS = {"sum": "sum", "prod": "math.prod", "max": "max", "min": "min", "amax": "max", "amin": "min"}
+
+
+def _of_python_numbers(source: Source, node: ast.expr) -> Iterator[Fix]:
+    """``np.prod(shape)`` among the arguments of a call gives an array's number; Python's own function gives one that is known."""
+    edits: list[Edit] = []
+    for part in ast.walk(node):
+        match part:
+            case ast.Call(func=function, args=[_], keywords=[]) if part is not node:
+                name = source.dotted(function)
+                python = _OF_NUMBERS.get(name.removeprefix("numpy."), "") if name.startswith("numpy.") else ""
+                if python:
+                    said, imports = source.spelled(python, node) if "." in python else (python, ())
+                    edits += [*imports, source.replaced(function, said)]
+    if edits:
+        yield Fix("Compute with Python's numbers instead of numpy's", tuple(dict.fromkeys(edits)))
 
 
 class _NoCounterpart(Exception):

@@ -7,16 +7,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..checking.isolation import Supervisor
-from ..pins import drafts, place, project, records, sentences, texts, trying
-from ..pins.place import Unreadable
-from ..pins.records import Found, Verdict
-from ..record import wire
-from ..record.plain import to_plain
-from ..system import console
-from .compiled import compiled, limits, options_of, supervisor
-from .progress import Progress, progress, say
-from .targets import Target, UsageError, targets
+from ...checking.isolation import Supervisor
+from ...pins import drafts, place, project, records, sentences, texts, trying
+from ...pins.place import Unreadable
+from ...pins.records import Found, Verdict
+from ...record import wire
+from ...record.plain import to_plain
+from ...system import console
+from ..compiled import compiled, limits, options_of, supervisor
+from ..progress import Progress, progress, say
+from ..targets import Target, UsageError, targets
 
 
 def usage(arguments: argparse.Namespace) -> int:
@@ -26,7 +26,7 @@ def usage(arguments: argparse.Namespace) -> int:
 
 
 def listed(arguments: argparse.Namespace) -> int:
-    root = _root(arguments.path)
+    root = root_of(arguments.path)
     found = project.every(root)
     if arguments.format == "json":
         console.say(json.dumps([_plain(kept, root) for kept in found], indent=1, ensure_ascii=False))
@@ -44,7 +44,7 @@ def _plain(kept: project.Kept, root: Path) -> dict[str, Any]:
     return made | (to_plain(kept.pin) if kept.pin is not None else {})
 
 
-def _root(path: Path) -> Path:
+def root_of(path: Path) -> Path:
     """Of the project that a file or folder is in. Raises UsageError."""
     path = path.absolute()
     if not path.exists():

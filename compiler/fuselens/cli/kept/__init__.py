@@ -1,0 +1,1 @@
+"""What a project keeps in ``.fuselens``: its kernels, and patches of libraries."""
