@@ -11,16 +11,16 @@ import transformers
 Inputs = dict[str, Any]
 V = 64  # tokens
 
-_SEQUENCES = {
+_SEQUENCES: Inputs = {
     "vocab_size": V, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
     "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_position_embeddings": 64,
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1, "forced_eos_token_id": None,
 }  # fmt: skip
-_ENCODER = {
+_ENCODER: Inputs = {
     "vocab_size": V, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
     "max_position_embeddings": 128, "type_vocab_size": 2,
 }  # fmt: skip
-_T5 = {
+_T5: Inputs = {
     "vocab_size": V,
     "d_model": 32,
     "d_kv": 8,
@@ -29,18 +29,18 @@ _T5 = {
     "num_heads": 4,
     "decoder_start_token_id": 0,
 }
-_SOUND = {
+_SOUND: Inputs = {
     "vocab_size": V, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
     "conv_dim": (16, 16), "conv_kernel": (10, 3), "conv_stride": (5, 2), "num_conv_pos_embeddings": 16,
     "num_conv_pos_embedding_groups": 2, "num_feat_extract_layers": 2, "mask_feature_prob": 0.0, "layerdrop": 0.0,
     "mask_time_prob": 0.5, "mask_time_length": 2, "hidden_dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0,
     "feat_proj_dropout": 0.0, "final_dropout": 0.0,
 }  # fmt: skip
-_XLM = {
+_XLM: Inputs = {
     "vocab_size": V, "emb_dim": 32, "n_layers": 2, "n_heads": 4, "max_position_embeddings": 64, "pad_index": 2,
     "pad_token_id": 2, "eos_index": 1,
 }  # fmt: skip
-_GPT2 = {
+_GPT2: Inputs = {
     "vocab_size": V,
     "n_positions": 64,
     "n_embd": 32,
@@ -52,11 +52,11 @@ _GPT2 = {
 
 
 _PICTURE = 40  # the token that stands for one
-_DECODER = {
+_DECODER: Inputs = {
     "vocab_size": V, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
     "max_position_embeddings": 64, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
-_PIXELS = {
+_PIXELS: Inputs = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "image_size": 16,
     "patch_size": 4,
 }  # fmt: skip

@@ -116,22 +116,15 @@ def _of_function(target: Target, arguments: argparse.Namespace) -> list[dict[str
         breaks = [d for report in file.functions for d in report.breaks if d.fixes and d.fixes[0].library]
         bare = [d for report in file.functions for d in report.breaks if not d.fixes and _library(d)]
         new = [d for d in breaks if (d.code, d.span) not in told]
-        for found in bare:
-            if (found.code, found.span) not in told:
-                told[found.code, found.span] = _told(target, found, None, arguments)
-        if not new:
-            return list(told.values())
         kept = False
-        for found in _tried(target, file.functions[0], arguments):
-            if (found.code, found.span) in told:
-                continue
-            best = next((fix for fix in found.fixes if fix.verified), None)
-            told[found.code, found.span] = _told(target, found, best, arguments)
-            kept = kept or (best is not None and not arguments.dry_run)
-        for found in new:
+        for found in _tried(target, file.functions[0], arguments) if new else ():
             if (found.code, found.span) not in told:
-                told[found.code, found.span] = _told(target, found, None, arguments)
+                best = next((fix for fix in found.fixes if fix.verified), None)
+                told[found.code, found.span] = _told(target, found, best, arguments)
+                kept = kept or (best is not None and not arguments.dry_run)
         if not kept:
+            for found in bare:
+                told.setdefault((found.code, found.span), {}).update(_told(target, found, None, arguments))
             return list(told.values())
 
 
