@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.util
 import os
@@ -59,10 +60,13 @@ def _held(path: str) -> float:
     from fuselens.runtime.program import without_pool
 
     memory.keep_freed()
-    with memory.given_back(), without_pool():
+    with contextlib.ExitStack() as exact:
+        exact.enter_context(memory.given_back())
         call = _case(path)
         for _ in range(_WARM):
             call()
+        exact.enter_context(without_pool())
+        call()
         gc.collect()
         CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_bytes(b"5")
