@@ -7,7 +7,7 @@ Each program of ``programs/`` has a gain that is known: a copy that nobody needs
 on. *Predicted* is what ``fuselens what-if`` says of that change in the file as it is. Then the edit is made in a copy of the file, and both
 files are measured in processes of their own, whose calls are made in turn, in several rounds of new processes. *Measured* is the median of
 the rounds: of the time of a call (with one thread the time of that thread, which other programs do not lengthen), of the memory that a call
-holds at most, or of the first calls of the program into an empty cache.
+holds at most, where freed blocks are given back, or of the first calls of the program into an empty cache.
 """
 
 from __future__ import annotations
@@ -117,19 +117,17 @@ def _environment(cache: Path) -> dict[str, str]:
 
 def _measured(before: Path, after: Path, change: TriedChange, gains: str, cache: Path) -> float:
     """What the edited file needs, as a part of what the file as it is needs: of two new processes."""
-    if change.of == "first calls":
-        first, second = (_once("first", path, cache / path.parent.name) for path in (before, after))
+    once = "first" if change.of == "first calls" else "bytes" if gains == "bytes" else ""
+    if once:
+        first, second = (_once(once, path, cache / path.parent.name) for path in (before, after))
         return second / first
     rows = 2 if change.of == "batch" else 1
     sides = [_Side(path, cache, rows if path == after else 1) for path in (before, after)]
     try:
-        if gains == "bytes":
-            first, second = (side.ask("bytes") for side in sides)
-            return second / first
         ratios = []
         for number in range(_PAIRS):
             order = (0, 1) if number % 2 == 0 else (1, 0)
-            found = {k: sides[k].ask("time") for k in order}
+            found = {k: sides[k].seconds() for k in order}
             ratios.append(found[1] / rows / found[0])
         return statistics.median(ratios)
     finally:
@@ -152,10 +150,10 @@ class _Side:
             [*_PYTHON, "serve", str(path), str(rows)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_environment(cache)
         )  # fmt: skip
 
-    def ask(self, what: str) -> float:
+    def seconds(self) -> float:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(what + "\n")
+        self._process.stdin.write("\n")
         self._process.stdin.flush()
         return float(self._process.stdout.readline())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.util
 import os
@@ -53,10 +54,18 @@ def _time(call: Any) -> float:
     return (time.thread_time() - start) / count
 
 
-def _bytes(call: Any) -> float:
+def _held(path: str) -> float:
+    """What a call holds at most. Freed memory is given back from the start, so that no gaps count."""
+    from fuselens.runtime import memory
     from fuselens.runtime.program import without_pool
 
-    with without_pool():
+    memory.keep_freed()
+    with contextlib.ExitStack() as exact:
+        exact.enter_context(memory.given_back())
+        call = _case(path)
+        for _ in range(_WARM):
+            call()
+        exact.enter_context(without_pool())
         call()
         gc.collect()
         CDLL(None).malloc_trim(0)
@@ -76,11 +85,14 @@ def main() -> None:
     if what == "first":
         print(_first(path))
         return
+    if what == "bytes":
+        print(_held(path))
+        return
     call = _case(path, int(more[0]))
     for _ in range(_WARM):
         call()
-    for line in sys.stdin:
-        print(_time(call) if line.strip() == "time" else _bytes(call), flush=True)
+    for _ in sys.stdin:
+        print(_time(call), flush=True)
 
 
 if __name__ == "__main__":

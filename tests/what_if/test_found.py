@@ -62,7 +62,11 @@ def test_a_copy_that_somebody_needs_is_not() -> None:
     assert "returned" in clone_refused("return x + 1, x.clone()")
     assert "kept" in clone_refused("kept.last = x.clone()", "return x + 1")
     assert "kept" in clone_refused("kept.append(x.clone())", "return x + 1")
+    assert "kept" in clone_refused("y = x.clone()", "kept.last = y", "return y * 2")
+    assert "kept" in clone_refused("y = x.clone()", "kept[0] = (y, 1)", "return y * 2")
+    assert "kept" in clone_refused("y = x.clone()", "setattr(kept, 'last', y)", "return y * 2")
     assert not clone_refused("y = x.clone()", "return y * 2")
+    assert not clone_refused("y = x.clone()", "kept.count = 1", "return y * 2")
 
 
 def test_a_copy_in_a_function_that_is_not_run_is_not_looked_at() -> None:

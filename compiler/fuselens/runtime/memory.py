@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from ..ir.dtypes import DTYPES
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
 _HEAP = 32 << 20
+_SMALL, _USUAL = 32 << 10, 128 << 10
 
 
 @functools.cache
@@ -29,6 +31,20 @@ def keep_freed() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MMAP_THRESHOLD, _HEAP)
         mallopt(_TRIM_THRESHOLD, IDLE_BYTES)
+
+
+@contextlib.contextmanager
+def given_back() -> Iterator[None]:
+    """Inside, glibc gives freed memory back at once, but for small blocks: what a process holds is what it uses, and no gaps."""
+    if platform.libc_ver()[0] != "glibc":
+        yield
+        return
+    mallopt = ctypes.CDLL(None).mallopt
+    mallopt(_MMAP_THRESHOLD, _SMALL)
+    try:
+        yield
+    finally:
+        mallopt(_MMAP_THRESHOLD, _HEAP if keep_freed.cache_info().currsize else _USUAL)
 
 
 def maker(dtype: str, device: str) -> Callable[[tuple[int, ...], tuple[int, ...]], Tensor]:

@@ -193,7 +193,8 @@ def without_pool() -> Iterator[None]:
     kept = keep_freed.cache_info().currsize > 0
     _program.keep(0)
     try:
-        yield
+        with memory.given_back():
+            yield
     finally:
         _program.keep(IDLE_BYTES if kept else 0)
 

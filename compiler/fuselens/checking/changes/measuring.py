@@ -23,6 +23,7 @@ from ...pipeline import Recorder
 from ...proving.kinds import seeded
 from ...record.diagnostics import raised
 from ...record.report import Report, TriedChange
+from ...runtime import memory
 from ...runtime.program import without_pool
 from ...source.changes import Change
 from ...source.fixes import applied
@@ -78,7 +79,12 @@ class Measure:
 
     def _calls(self, found: TriedChange) -> TriedChange:
         edited_text = applied(self.text, self.change.edits)
-        with self._opened(self.text) as original, self._opened(edited_text) as edited:
+        memory.keep_freed()
+        exact = (
+            contextlib.ExitStack()
+        )  # for as long as memory is measured: gaps that are left would count as what is used
+        exact.enter_context(memory.given_back())
+        with exact, self._opened(self.text) as original, self._opened(edited_text) as edited:
             around = _around(original)
             comparison_ = Comparison(original, edited, self.change, around, self.clock)
             before, after = (_compiled(function)[0] for function in (original, edited))
@@ -86,13 +92,13 @@ class Measure:
             with around(), comparison.unchanged(original.target), comparison.unchanged(edited.target):
                 backward, inputs = self.change.of == "backward", _inputs(original)
                 calls = _call(original, before, inputs, backward), _call(edited, after, _inputs(edited), backward)
-                self.say(f"{self.function}: what if: {self.change.title}: time")
                 on_gpu = any(t.is_cuda for t in tensors_in((inputs.args, inputs.kwargs)))
-                found = _timed(found, *calls, seconds=min(_SECONDS, self.clock.left), on_gpu=on_gpu)
                 with without_pool():
-                    memory = [peak_bytes(call, on_gpu=on_gpu) for call in calls]
-            found = dataclasses.replace(found, bytes_before=memory[0], bytes=memory[1])
-            found = _judged(found)
+                    held = [peak_bytes(call, on_gpu=on_gpu) for call in calls]
+                exact.close()
+                self.say(f"{self.function}: what if: {self.change.title}: time")
+                found = _timed(found, *calls, seconds=min(_SECONDS, self.clock.left), on_gpu=on_gpu)
+            found = _judged(dataclasses.replace(found, bytes_before=held[0], bytes=held[1]))
             if found.offered and changes_text(self.change):
                 self.say(f"{self.function}: what if: {self.change.title}: compare")
                 comparison_.others()

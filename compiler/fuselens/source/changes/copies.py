@@ -10,7 +10,9 @@ from ..fixes import Source
 from .change import Change, Place
 
 _COPIES = ("clone", "contiguous")
-_KEEPS = frozenset({"append", "appendleft", "extend", "insert", "add", "setdefault", "update", "put"})
+_KEEPS = frozenset(
+    "append appendleft extend insert setdefault update put setattr register_buffer register_parameter".split()
+)
 
 
 def copy_changes(place: Place) -> Iterator[Change]:
@@ -45,38 +47,60 @@ def _why_needed(source: Source, function: Definition, call: ast.Call, copied: as
     """What a copy in memory of its own may be for, by the text; "" for nothing."""
     statement = source.statement(call)
     parents = list(source.above(call))
-    if isinstance(statement, ast.Return) and (
-        parents[0] is statement or isinstance(parents[0], ast.Tuple | ast.List | ast.Dict)
-    ):
+    holder = ast.Tuple | ast.List | ast.Dict
+    if isinstance(statement, ast.Return) and (parents[0] is statement or isinstance(parents[0], holder)):
         return "it is returned: the caller would get the same memory again"
-    targets = statement.targets if isinstance(statement, ast.Assign) else []
-    if any(isinstance(t, ast.Attribute | ast.Subscript) for t in targets):
-        return "it is kept: what writes to the original later would change it"
-    if any(isinstance(p, ast.Call) and isinstance(p.func, ast.Attribute) and p.func.attr in _KEEPS for p in parents):
-        return "it is kept: what writes to the original later would change it"
-    names = {n.id for n in ast.walk(copied) if isinstance(n, ast.Name)}
-    names |= {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
-    if isinstance(parents[0], ast.Attribute) and parents[0].attr.endswith("_") and not parents[0].attr.endswith("__"):
+    if isinstance(parents[0], ast.Attribute) and _in_place(parents[0].attr):
         return "it is written to at once"
-    nodes = (n for n in ast.walk(function) if isinstance(n, ast.expr | ast.stmt))
-    written = next((n for n in nodes if _written(n) & names), None)
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    bound = {name for target in targets for name in _names(target)}
+    nodes = [n for n in ast.walk(function) if isinstance(n, ast.expr | ast.stmt)]
+    if any(_keeps(node, call, bound) for node in nodes):
+        return "it is kept: what writes to the original later would change it"
+    used = bound | _names(copied)
+    written = next((n for n in nodes if _written(n) & used), None)
     if written is not None:
-        (name, *_) = sorted(_written(written) & names)
+        (name, *_) = sorted(_written(written) & used)
         return f"`{name}` is written to in line {written.lineno}"
     return ""
+
+
+def _keeps(node: ast.expr | ast.stmt, call: ast.Call, bound: set[str]) -> bool:
+    """Whether something stores the copy, or a variable that has it, where it outlives the call."""
+    match node:
+        case ast.Assign(targets=targets, value=value) if any(
+            isinstance(t, ast.Attribute | ast.Subscript) for t in targets
+        ):
+            given = [value]
+        case ast.Call(func=function, args=args, keywords=keywords):
+            name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+            given = [*args, *(k.value for k in keywords)] if name in _KEEPS else []
+        case ast.Yield(value=ast.expr() as value) | ast.YieldFrom(value=value):
+            given = [value]
+        case _:
+            return False
+    return any(part is call or (isinstance(part, ast.Name) and part.id in bound) for g in given for part in ast.walk(g))
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+
+
+def _in_place(name: str) -> bool:
+    return name.endswith("_") and not name.endswith("__")
 
 
 def _written(node: ast.AST) -> set[str]:
     """The variables whose memory a statement or a call writes to, by its text."""
     match node:
         case ast.AugAssign(target=target):
-            return {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
+            return _names(target)
         case ast.Assign(targets=targets):
             parts = [t for target in targets for t in ast.walk(target) if isinstance(t, ast.Subscript | ast.Attribute)]
-            return {n.id for part in parts for n in ast.walk(part) if isinstance(n, ast.Name)}
-        case ast.Call(func=ast.Attribute(value=receiver, attr=name)) if name.endswith("_") and not name.endswith("__"):
-            return {n.id for n in ast.walk(receiver) if isinstance(n, ast.Name)}
+            return {name for part in parts for name in _names(part)}
+        case ast.Call(func=ast.Attribute(value=receiver, attr=name)) if _in_place(name):
+            return _names(receiver)
         case ast.Call(keywords=keywords):
             given = [k.value for k in keywords if k.arg == "out"]
-            return {n.id for value in given for n in ast.walk(value) if isinstance(n, ast.Name)}
+            return {name for value in given for name in _names(value)}
     return set()
