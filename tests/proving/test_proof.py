@@ -56,9 +56,13 @@ def asks(x: torch.Tensor) -> torch.Tensor:
     return x * (3 if torch.compiler.is_compiling() else 2)
 
 
-def varies(x: torch.Tensor) -> torch.Tensor:
+def varies(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     deviation, mean = torch.std_mean(x, 0)  # eager: in double precision, and infinities make a mean that is no number
-    return x / deviation + torch.nan_to_num(mean)
+    return x / deviation + torch.nan_to_num(mean), mean
+
+
+def chaotic(x: torch.Tensor) -> torch.Tensor:
+    return torch.var(x * 1e4).sin()  # one step between neighbours is 8 there
 
 
 MODEL = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU())
@@ -66,6 +70,7 @@ GOOD = [
     (asks, (torch.randn(4),)), (branches, (torch.randn(4, 3), 3)), (writes, (torch.randn(4, 3), torch.randn(4, 3))),
     (draws, (torch.randn(8),)), (raises, (torch.randn(4, 4),)), (half, (torch.randn(8, 8),)), (counted, (torch.randn(9),)),
     (MODEL, (torch.randn(6, 4),)), (varies, (torch.randn(8, 3),)),
+    (chaotic, (torch.randn(100, 8),)),
 ]  # fmt: skip
 
 

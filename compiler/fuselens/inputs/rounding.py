@@ -13,6 +13,7 @@ from ..autograd.decompositions import table
 from .structures import Values
 
 RUNS = 3
+MORE_RUNS = 12  # before something is called different: few values may be moved to one side alone
 _FACTOR = 3.0  # times what the runs were moved by
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -101,8 +102,9 @@ def _as_near(expected: torch.Tensor, found: torch.Tensor, moved: list[torch.Tens
     unlike = ~finite & ~((e == f) | (torch.isnan(e) & torch.isnan(f)))
     unlike |= (e == 0) & (f == 0) & (torch.signbit(e) != torch.signbit(f))
     decided = torch.zeros_like(unlike)
-    for m in runs:  # rounding makes an infinity of it, or a number, or a zero of the other sign
-        decided |= (torch.isfinite(m) != torch.isfinite(e)) | (torch.signbit(m) != torch.signbit(e))
+    for m in runs:  # rounding makes an infinity of it, or a number, or none, or a zero of the other sign
+        decided |= (torch.isfinite(m) != torch.isfinite(e)) | (torch.isnan(m) != torch.isnan(e))
+        decided |= torch.signbit(m) != torch.signbit(e)
     if bool((unlike & ~decided).any()):
         return False
     if not bool(finite.any()):

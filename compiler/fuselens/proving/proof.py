@@ -35,6 +35,7 @@ from .kinds import Kind, Subject, kinds
 CALLS = 3  # of each kind
 _ENTRIES = 64  # versions of a function that a proof may compile
 _NOISE = 0.05  # of the values' size: a gradient of which eager is as far from float64 is rounding alone
+_ROUNDING = 3.0  # seconds of runs with other last bits, after which no more are made
 Progress = Callable[[str], None]
 
 
@@ -153,11 +154,15 @@ class Prover:
         # a clock, an iterator, a file: what differs from call to call of eager proves nothing
         again = self._eager(kind, gradients)
         excused = {where for where, _ in agreement.differences(expected, again, None)}
-        moved = [self._rounded(kind, gradients, seed) for seed in range(rounding.RUNS)]
-        counted = [
-            {w: how for w, how in of.items() if w not in excused and not rounding.decides(w, expected, call, moved)}
-            for of, call in zip(differing, found, strict=True)
-        ]
+        moved, counted, started = list[Values](), list[dict[str, str]](), time.monotonic()
+        for runs in (rounding.RUNS, rounding.MORE_RUNS):
+            moved += [self._rounded(kind, gradients, seed) for seed in range(len(moved), runs)]
+            counted = [
+                {w: how for w, how in of.items() if w not in excused and not rounding.decides(w, expected, call, moved)}
+                for of, call in zip(differing, found, strict=True)
+            ]
+            if not any(counted) or time.monotonic() - started > _ROUNDING:
+                break
         first = next(iter(how for call in counted for how in call.items()), None)
         if first is not None:
             how = "differs" if all(counted) else "unsteady"
