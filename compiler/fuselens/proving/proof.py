@@ -105,7 +105,7 @@ class Prover:
         if "raised" in eager:
             return self._both_raise(kind, eager["raised"])
         arguments = argument_names(self.subject.target, kind.args, kind.kwargs)
-        expected = _flat(eager, arguments)
+        expected = flat(eager, arguments)
         with Doubled() as doubled:
             exact = [(where, doubled.exactly(value)) for where, value in self._eager(kind, gradients)]
         self._half |= doubled.half
@@ -115,7 +115,7 @@ class Prover:
             if "raised" in call:
                 said = raised(call["raised"]).splitlines()[0]
                 return Tried(kind.name, False, f"the compiled call raised {said}", how="raised")
-            found.append(_flat(call, arguments))
+            found.append(flat(call, arguments))
         return self._judged(kind, gradients, expected, exact, found)
 
     def _observed(self, function: Any, kind: Kind, gradients: bool) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class Prover:
 
     def _eager(self, kind: Kind, gradients: bool) -> Values:
         arguments = argument_names(self.subject.target, kind.args, kind.kwargs)
-        return _flat(self._observed(self.subject.target, kind, gradients), arguments)
+        return flat(self._observed(self.subject.target, kind, gradients), arguments)
 
     def _rounded(self, kind: Kind, gradients: bool, seed: int) -> Values:
         with rounding.Rounding(seed):
@@ -184,7 +184,7 @@ def _as_if_compiled() -> Iterator[None]:
             setattr(torch.compiler, name, function)
 
 
-def _flat(observed: dict[str, Any], arguments: Sequence[str]) -> Values:
+def flat(observed: dict[str, Any], arguments: Sequence[str] = ()) -> Values:
     """What :func:`.comparison.observe` found, value by value, each with where it is. ``arguments`` names the tensors among the inputs."""
     if "raised" in observed:
         return [("result", observed["raised"])]
