@@ -16,6 +16,7 @@ from fuselens.record.report import (
     Decision,
     Diagnostic,
     Drift,
+    Edit,
     FileReport,
     Frame,
     Graph,
@@ -34,6 +35,8 @@ from fuselens.record.report import (
     Tensor,
     Timing,
     Tried,
+    TriedChange,
+    WhatIf,
 )
 from fuselens.source.discovery import SourceModule
 from fuselens_server.client.messages import CLIENT_ACTIONS
@@ -322,6 +325,8 @@ def test_each_kind_of_lens_can_be_left_out(toy, kind):
     seen.take(1, Event("times", toy.path, "toy", 4, graph=0, calls=2, seconds=1e-3, fastest=1e-6))
     file = toy.file()
     file.functions[0].proof = Proof("toy", (Tried("the example inputs", True, error=1e-7),))
+    gains = TriedChange("clone", "leave it out", edits=(Edit(toy.span(toy.text, "x * b"), "b * x"),), time=0.5)
+    file.functions[0].what_if = WhatIf("toy", (gains,))
     timed = KernelRun("k", 0, "forward", read=8, written=8, seconds=1e-3, limits={"traffic": 5e-4})
     runs = {"toy": KeptRun(RunResult("toy", True, "", kernels=(timed,)))}
     view = toy.view(report=file, observed=seen, runs=runs, definitions=SourceModule(toy.text, toy.path).all_functions)
