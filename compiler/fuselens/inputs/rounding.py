@@ -104,7 +104,7 @@ def _as_near(expected: torch.Tensor, found: torch.Tensor, moved: list[torch.Tens
     decided = torch.zeros_like(unlike)
     for m in runs:  # rounding makes an infinity of it, or a number, or none, or a zero of the other sign
         decided |= (torch.isfinite(m) != torch.isfinite(e)) | (torch.isnan(m) != torch.isnan(e))
-        decided |= torch.signbit(m) != torch.signbit(e)
+        decided |= (torch.signbit(m) != torch.signbit(e)) & ~torch.isnan(e)  # what is no number has any sign
     if bool((unlike & ~decided).any()):
         return False
     if not bool(finite.any()):
