@@ -20,8 +20,8 @@ const toy: RunResult = {
   compiled_bytes: 4096,
   values: [{ name: "result", kind: "value", agrees: true, dtype: "float32", shape: [2, 3], elements: 6, max_absolute: 1.31e-7, max_relative: 0 }],
   kernels: [
-    { name: "add_0", graph: 0, phase: "forward", bytes: 1 << 20, seconds: 1e-4, copy_seconds: 5e-5, spans: [{ file: "/t.py", line: 3, column: 4, end_line: 3, end_column: 9 }] },
-    { name: "sum_0", graph: 1, phase: "backward", bytes: 64, seconds: null, copy_seconds: null },
+    { name: "add_0", graph: 0, phase: "forward", read: 1 << 19, written: 1 << 19, seconds: 1e-4, limits: { start: 1e-7, traffic: 5e-5 }, spans: [{ file: "/t.py", line: 3, column: 4, end_line: 3, end_column: 9 }] },
+    { name: "sum_0", graph: 1, phase: "backward", read: 64, seconds: null },
   ],
 };
 

@@ -60,7 +60,7 @@ function kernels(page: RunPage): HTMLElement {
     kernel.place ? link(`kernel-${number}`, kernel.name, { kind: "open", place: kernel.place }) : kernel.name,
     kernel.where, kernel.time, kernel.rate, kernel.share,
   ]);
-  return table("Kernels", page.kernelNote, ["Kernel", "Graph", "Time", "Moves", "Of a copy"], rows, [2, 3, 4]);
+  return table("Kernels", page.kernelNote, ["Kernel", "Graph", "Time", "Moves", "Of its limit"], rows, [2, 3, 4]);
 }
 
 function runs(page: RunPage): HTMLElement {

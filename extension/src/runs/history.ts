@@ -215,14 +215,16 @@ function valueRow(value: ComparedValue): ValueRow {
 }
 
 function kernelRow(kernel: KernelRun): KernelRow {
-  const { seconds: took, bytes: moved, copy_seconds: copy } = kernel;
+  const { seconds: took, read } = kernel;
+  const moved = isNumber(read) || isNumber(kernel.written) ? (read ?? 0) + (kernel.written ?? 0) : undefined;
+  const least = Math.max(...Object.values(kernel.limits ?? {}));
   const [span] = kernel.spans ?? [];
   return {
-    name: kernel.name,
+    name: kernel.library === true ? `${kernel.name} (library)` : kernel.name,
     where: `${kernel.graph} ${kernel.phase}`,
     time: isNumber(took) ? duration(took) : "not timed",
     rate: isNumber(took) && took > 0 && isNumber(moved) ? `${significant(moved / took / 1e9)} GB/s` : "",
-    share: isNumber(took) && took > 0 && isNumber(copy) ? `${Math.round((100 * copy) / took)} %` : "",
+    share: isNumber(took) && took > 0 && least > 0 ? `${Math.min(100, Math.round((100 * least) / took))} %` : "",
     ...(span ? { place: { file: span.file, line: span.line, column: span.column } } : {}),
   };
 }
@@ -231,9 +233,7 @@ function kernelNote(kernels: readonly KernelRun[]): string {
   if (kernels.length === 0) {
     return "";
   }
-  const small = kernels.some((kernel) => isNumber(kernel.seconds) && !isNumber(kernel.copy_seconds));
-  const note = "Kernels are timed in calls of their own. “Of a copy” compares with a copy that moves as many bytes on this machine";
-  return `${note}${small ? "; kernels that move less than 32 KiB have none, as the call of such a copy takes longer than the copy" : ""}.`;
+  return "Kernels are timed in calls of their own. “Of its limit” is what this machine needs at least for their bytes and operations, of that.";
 }
 
 /** How the compiled call changed since the run before: "12 % faster; memory +64 B". */

@@ -104,15 +104,18 @@ export interface ComparedValue {
   note?: string;
 }
 
-/** A kernel that a run called; seconds are medians, null where nothing can tell. */
+/** A kernel, or an operator of a library, that a run called; seconds are medians, null where nothing can tell. `limits` are the seconds
+ * that the machine needs for it at least, by what takes them. */
 export interface KernelRun {
   name: string;
   graph: number;
   phase: string;
   spans?: SourceSpan[];
-  bytes?: number | null;
+  read?: number | null;
+  written?: number | null;
+  library?: boolean;
   seconds?: number | null;
-  copy_seconds?: number | null;
+  limits?: Record<string, number>;
 }
 
 /** A place in a file; `name` is for reading: "toy.py:12". */
