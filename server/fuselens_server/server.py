@@ -79,7 +79,7 @@ class FuselensServer(LanguageServer):
         self.refreshes = Refreshes(self)
         self.pool = WorkerPool(self.worker_changed)
         self.checks = Checks(self, self.configuration, self.session, self.pool)
-        self.warming = Warming(self.configuration, self.pool, self.publish, self.send_status)
+        self.warming = Warming(self.configuration, self.pool, self.send_status, self.publish)
         self.trials = FixTrials(self.configuration, self.pool, self.send_status)
         self.machines = Machines(self.configuration, self.pool)
         self.proofs = Proofs(self.configuration, self.pool, self.machines, self.send_status, self._told_later)

@@ -18,7 +18,7 @@ from fuselens.record.report import Diagnostic, FileReport
 
 from ..work.worker_pool import StartError, WorkerDiedError, WorkerPool
 from .arguments import ToolError
-from .results import Evidence, Machine
+from .results import Evidence, Host
 from .subjects import Place, Subject, digest_of
 
 _MOST_IMPORTS = 50  # that evidence lists
@@ -72,11 +72,11 @@ class Experiments:
         """An experiment of several requests, which begins now."""
         return Made(subject, _now(), time.monotonic(), others=self.under_way)
 
-    def machine(self, place: Place) -> Machine:
+    def machine(self, place: Place) -> Host:
         """Raises nothing: what is not known is left out."""
         versions = dict(self.pool.versions(place.environment))
         versions.setdefault("executable", place.environment.interpreter)
-        return Machine(f"{platform.system()} {platform.machine()}", _processor(), os.cpu_count() or 1, versions)
+        return Host(f"{platform.system()} {platform.machine()}", _processor(), os.cpu_count() or 1, versions)
 
 
 @dataclass(slots=True)

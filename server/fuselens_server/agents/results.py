@@ -14,7 +14,7 @@ def _(text: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Host:
     """Where all experiments of an answer were made."""
 
     system: str
@@ -46,7 +46,7 @@ class Answer:
     """What every answer has."""
 
     summary: str = field(metadata=_("the answer in a few lines"))
-    machine: Machine | None = None
+    machine: Host | None = None
     evidence: tuple[Evidence, ...] = ()
     cut: tuple[str, ...] = field(default=(), metadata=_("what was left out, and how to get it"))
 

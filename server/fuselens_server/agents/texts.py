@@ -10,7 +10,7 @@ from fuselens.record.printed import proved
 from fuselens.record.report import Diagnostic, Guard, Proof, Report, RunResult
 from fuselens.system import source_text
 
-from .results import CheckedFile, CheckedFunction, Evidence, Finding, Machine, StageText, Variant
+from .results import CheckedFile, CheckedFunction, Evidence, Finding, Host, StageText, Variant
 
 
 def seconds_text(seconds: float | None) -> str:
@@ -119,7 +119,7 @@ def of_variants(function: str, variants: Sequence[Variant]) -> str:
     return "\n".join(lines)
 
 
-def with_evidence(summary: str, evidence: Sequence[Evidence], machine: Machine | None, cut: Iterable[str]) -> str:
+def with_evidence(summary: str, evidence: Sequence[Evidence], machine: Host | None, cut: Iterable[str]) -> str:
     """A whole answer as text, for readers that take no structured data."""
     lines = [summary]
     commands: dict[str, int] = {}

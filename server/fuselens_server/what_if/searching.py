@@ -15,7 +15,7 @@ from fuselens.source.changes.asking import Question, Search, search
 from ..client.configuration import NotAllowedError, Settled
 from ..client.settings import Settings
 from ..texts.session import Checked, Document
-from ..work.keyed_tasks import KeyedTasks
+from ..work.keyed_tasks import Background
 from ..work.turns import Urgency
 from ..work.worker_pool import Environment, StartError, WorkerDiedError, WorkerPool
 
@@ -24,23 +24,16 @@ _LEAST_SECONDS = 0.5  # of processor time: with less nothing is begun again
 Progress = Callable[[str], None]
 
 
-class Changes:
+class Changes(Background):
     """At most one search per document, function by function. It gives way to everything else; what a process has used by then counts."""
+
+    doing = "trying changes of"
 
     def __init__(
         self, configuration: Settled, pool: WorkerPool, on_change: Callable[[], None], taken: Callable[[Document], None]
     ) -> None:
-        self._configuration = configuration
-        self._pool = pool
-        self._on_change = on_change
-        self._taken = taken
-        self._tasks = KeyedTasks[Document](lambda document: f"trying changes of {document.path}", on_change)
+        super().__init__(configuration, pool, on_change, taken)
         self._turn = asyncio.Lock()  # two that measure at once would measure each other
-
-    @property
-    def documents(self) -> list[Document]:
-        """Those of whose functions changes are tried, or wait for it."""
-        return list(self._tasks)
 
     def start(self, document: Document) -> None:
         """Tries changes of the functions of which nothing is known yet."""
@@ -49,13 +42,6 @@ class Changes:
         wanted = [r for r in checked.report.functions if _may_be_tried(r)] if checked else []
         if settings.what_if_seconds and wanted and checked is not None and not document.preview:
             self._tasks.start(document, self._search(document, checked, wanted))
-
-    def cancel(self, document: Document) -> None:
-        self._tasks.cancel(document)
-
-    def cancel_all(self) -> None:
-        for document in self._tasks:
-            self.cancel(document)
 
     async def now(self, document: Document, report: Report, progress: Progress) -> None:
         """Searches for changes of a function, for somebody who waits. Raises StartError, WorkerDiedError."""

@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from fuselens.record import wire
 from fuselens.record.report import FORETOLD, Report
 
-from ..client.configuration import NotAllowedError, Settled
+from ..client.configuration import NotAllowedError
 from ..texts.session import Checked, Document
-from .keyed_tasks import KeyedTasks
+from .keyed_tasks import Background
 from .turns import Urgency
-from .worker_pool import StartError, WorkerDiedError, WorkerPool
+from .worker_pool import StartError, WorkerDiedError
 
 logger = logging.getLogger(__name__)
 
 
-class Foretelling:
+class Foretelling(Background):
     """At most one per document. It gives way to whatever somebody waits for, and begins again with each check: calls may be in other
     functions than those that an edit changed."""
 
-    def __init__(
-        self, configuration: Settled, pool: WorkerPool, on_change: Callable[[], None], taken: Callable[[Document], None]
-    ) -> None:
-        self._configuration = configuration
-        self._pool = pool
-        self._on_change = on_change
-        self._taken = taken
-        self._tasks = KeyedTasks[Document](lambda document: f"foretelling compilations of {document.path}", on_change)
-
-    @property
-    def documents(self) -> list[Document]:
-        """Those whose compilations are being foretold, or wait for it."""
-        return list(self._tasks)
+    doing = "foretelling compilations of"
 
     def start(self, document: Document) -> None:
         """Asks for what is foreseen of the functions that were compiled."""
@@ -42,13 +29,6 @@ class Foretelling:
         wanted = checked is not None and any(report.graphs for report in checked.report.functions)
         if settings.foretell_recompiles and wanted and checked is not None and not document.preview:
             self._tasks.start(document, self._foretell(document, checked))
-
-    def cancel(self, document: Document) -> None:
-        self._tasks.cancel(document)
-
-    def cancel_all(self) -> None:
-        for document in self._tasks:
-            self.cancel(document)
 
     async def _foretell(self, document: Document, checked: Checked) -> None:
         self._on_change()

@@ -1,11 +1,15 @@
-"""Tasks of which there is at most one for each of some things."""
+"""Tasks of which there is at most one for each of some things, and what is done about documents in the background."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Hashable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
+
+from ..client.configuration import Settled
+from ..texts.session import Document
+from .worker_pool import WorkerPool
 
 logger = logging.getLogger(__name__)
 K = TypeVar("K", bound=Hashable)
@@ -58,3 +62,31 @@ class KeyedTasks(Generic[K]):
         self._on_end()
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("%s failed", self._describe(key), exc_info=error)
+
+
+class Background:
+    """At most one piece of work for each document. ``on_change`` runs when one begins or ends; ``taken`` is told of a document about
+    which something was found."""
+
+    doing: ClassVar[str]  # as in "proving model.py"
+
+    def __init__(
+        self, configuration: Settled, pool: WorkerPool, on_change: Callable[[], None], taken: Callable[[Document], None]
+    ) -> None:
+        self._configuration = configuration
+        self._pool = pool
+        self._on_change = on_change
+        self._taken = taken
+        self._tasks = KeyedTasks[Document](lambda document: f"{self.doing} {document.path}", on_change)
+
+    @property
+    def documents(self) -> list[Document]:
+        """Those that something is being done about, or that wait for it."""
+        return list(self._tasks)
+
+    def cancel(self, document: Document) -> None:
+        self._tasks.cancel(document)
+
+    def cancel_all(self) -> None:
+        for document in self._tasks:
+            self.cancel(document)

@@ -14,7 +14,7 @@ from fuselens.record.report import Proof, Report
 from ..client.configuration import NotAllowedError, Settled
 from ..texts.session import Checked, Document
 from .explaining import explained
-from .keyed_tasks import KeyedTasks
+from .keyed_tasks import Background
 from .machines import Machines
 from .turns import Urgency
 from .worker_pool import StartError, WorkerDiedError, WorkerPool
@@ -22,25 +22,18 @@ from .worker_pool import StartError, WorkerDiedError, WorkerPool
 logger = logging.getLogger(__name__)
 
 
-class Proofs:
+class Proofs(Background):
     """At most one per document, function by function. It gives way to everything else, and begins again then."""
+
+    doing = "proving"
 
     def __init__(
         self, configuration: Settled, pool: WorkerPool, machines: Machines, on_change: Callable[[], None],
         taken: Callable[[Document], None],
     ) -> None:  # fmt: skip
-        self._configuration = configuration
-        self._pool = pool
+        super().__init__(configuration, pool, on_change, taken)
         self._machines = machines
-        self._on_change = on_change
-        self._taken = taken
-        self._tasks = KeyedTasks[Document](lambda document: f"proving {document.path}", on_change)
         self._folder: Path | None = None
-
-    @property
-    def documents(self) -> list[Document]:
-        """Those whose functions are being proved, or wait for it."""
-        return list(self._tasks)
 
     def start(self, document: Document) -> None:
         """Proves what was not proved yet; what was found wrong is looked at again."""
@@ -49,13 +42,6 @@ class Proofs:
         wanted = [r for r in checked.report.functions if _may_be_proved(r)] if checked else []
         if settings.prove_seconds and wanted and checked is not None and not document.preview:
             self._tasks.start(document, self._prove(document, checked, wanted))
-
-    def cancel(self, document: Document) -> None:
-        self._tasks.cancel(document)
-
-    def cancel_all(self) -> None:
-        for document in self._tasks:
-            self.cancel(document)
 
     async def _prove(self, document: Document, checked: Checked, wanted: list[Report]) -> None:
         source = checked.text.origin.text.removeprefix("\ufeff")

@@ -3,40 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from fuselens.record import wire
 from fuselens.record.report import FileReport
 
-from ..client.configuration import NotAllowedError, Settled
+from ..client.configuration import NotAllowedError
 from ..texts.session import Document
-from .keyed_tasks import KeyedTasks
+from .keyed_tasks import Background
 from .turns import Urgency
-from .worker_pool import StartError, WorkerDiedError, WorkerPool
+from .worker_pool import StartError, WorkerDiedError
 
 logger = logging.getLogger(__name__)
 
 
-class Warming:
+class Warming(Background):
     """At most one build per document. It gives way to whatever somebody waits for."""
 
-    def __init__(
-        self,
-        configuration: Settled,
-        pool: WorkerPool,
-        publish: Callable[[Document], None],
-        on_change: Callable[[], None],
-    ) -> None:
-        self._configuration = configuration
-        self._pool = pool
-        self._publish = publish
-        self._on_change = on_change
-        self._tasks = KeyedTasks[Document](lambda document: f"warming {document.path}", on_change)
-
-    @property
-    def documents(self) -> list[Document]:
-        """Those that are being warmed, or wait for it."""
-        return list(self._tasks)
+    doing = "warming"
 
     def start(self, document: Document) -> None:
         """Builds what is cold. What a build before this one did not come to is part of it."""
@@ -45,13 +28,6 @@ class Warming:
         if not wanted or not document.cold or document.checked is None or document.preview:
             return
         self._tasks.start(document, self._warm(document, document.checked.text.origin.text))
-
-    def cancel(self, document: Document) -> None:
-        self._tasks.cancel(document)
-
-    def cancel_all(self) -> None:
-        for document in self._tasks:
-            self.cancel(document)
 
     async def _warm(self, document: Document, source: str) -> None:
         try:
@@ -71,4 +47,4 @@ class Warming:
         for finding in result.diagnostics:  # a limit that was passed: not tried again
             logger.info("%s was not warmed: %s", document.path, finding.message)
         if document.warmed(functions, result.functions):
-            self._publish(document)
+            self._taken(document)

@@ -25,7 +25,7 @@ _SCALARS: dict[Any, dict[str, Any]] = {
 
 def of_files() -> dict[str, Any]:
     """Of what ``fuselens check --format json`` prints: a list of file reports. ``$defs/Report`` is that of one function."""
-    defined: dict[str, Any] = {}
+    defined: dict[type, Any] = {}
     items = _schema(FileReport, defined)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -33,43 +33,52 @@ def of_files() -> dict[str, Any]:
         "title": "What fuselens check --format json prints",
         "type": "array",
         "items": items,
-        "$defs": dict(sorted(defined.items())),
+        "$defs": _by_name(defined),
     }
 
 
 def of_list(cls: type, name: str, title: str) -> dict[str, Any]:
     """Of a list of one dataclass as it is printed."""
-    defined: dict[str, Any] = {}
+    defined: dict[type, Any] = {}
     items = _schema(cls, defined)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:fuselens:{name}", "title": title, "type": "array",
-        "items": items, "$defs": dict(sorted(defined.items())),
+        "items": items, "$defs": _by_name(defined),
     }  # fmt: skip
 
 
 def of_class(cls: type, name: str, title: str) -> dict[str, Any]:
     """Of one dataclass as it is printed."""
-    defined: dict[str, Any] = {}
+    defined: dict[type, Any] = {}
     body = _schema(cls, defined)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:fuselens:{name}", "title": title, **body,
-        "$defs": dict(sorted(defined.items())),
+        "$defs": _by_name(defined),
     }  # fmt: skip
 
 
 def of(cls: type) -> dict[str, Any]:
     """Of one dataclass as it is printed: an object, with the schemas of what it holds beside it."""
-    defined: dict[str, Any] = {}
-    return {**_of_class(cls, defined), "$defs": dict(sorted(defined.items()))}
+    defined: dict[type, Any] = {}
+    return {**_of_class(cls, defined), "$defs": _by_name(defined)}
 
 
-def _schema(hint: Any, defined: dict[str, Any]) -> dict[str, Any]:
+def _by_name(defined: dict[type, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for cls, schema in sorted(defined.items(), key=lambda item: item[0].__name__):
+        if cls.__name__ in found:
+            raise TypeError(f"two classes of one schema are called {cls.__name__}")
+        found[cls.__name__] = schema
+    return found
+
+
+def _schema(hint: Any, defined: dict[type, Any]) -> dict[str, Any]:
     if hint in _SCALARS:
         return dict(_SCALARS[hint])
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        if hint.__name__ not in defined:
-            defined[hint.__name__] = {}  # it may hold itself
-            defined[hint.__name__] = _of_class(hint, defined)
+        if hint not in defined:
+            defined[hint] = {}  # it may hold itself
+            defined[hint] = _of_class(hint, defined)
         return {"$ref": f"#/$defs/{hint.__name__}"}
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
@@ -86,7 +95,7 @@ def _schema(hint: Any, defined: dict[str, Any]) -> dict[str, Any]:
     raise TypeError(f"no schema for {hint}")
 
 
-def _of_class(cls: type, defined: dict[str, Any]) -> dict[str, Any]:
+def _of_class(cls: type, defined: dict[type, Any]) -> dict[str, Any]:
     hints = typing.get_type_hints(cls)
     fields = dataclasses.fields(cls)
     missing = dataclasses.MISSING
