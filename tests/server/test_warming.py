@@ -208,7 +208,7 @@ def pool() -> Pool:
 
 
 async def test_what_was_built_is_cold_no_more(document: Document, client: Client, pool: Pool):
-    warming = Warming(client, pool, client.publish, lambda: None)  # type: ignore[arg-type]
+    warming = Warming(client, pool, lambda: None, client.publish)  # type: ignore[arg-type]
     warming.start(document)
     await pool.end()
     assert [(r.method, r.functions, r.source) for r in pool.requests] == [("warm", ("f", "g"), "text")]
@@ -221,7 +221,7 @@ async def test_what_was_built_is_cold_no_more(document: Document, client: Client
 
 
 async def test_what_was_not_built_stays_cold(document: Document, client: Client, pool: Pool):
-    warming = Warming(client, pool, client.publish, lambda: None)  # type: ignore[arg-type]
+    warming = Warming(client, pool, lambda: None, client.publish)  # type: ignore[arg-type]
     warming.start(document)
     await settle()
     document.begin()
@@ -238,7 +238,7 @@ async def test_what_was_not_built_stays_cold(document: Document, client: Client,
 
 
 async def test_what_could_not_be_built_is_shown_once(document: Document, client: Client, pool: Pool):
-    warming = Warming(client, pool, client.publish, lambda: None)  # type: ignore[arg-type]
+    warming = Warming(client, pool, lambda: None, client.publish)  # type: ignore[arg-type]
     failure = codes.make("FL402", None, what="graph of f", why="it did not compile")
     for _ in range(2):
         document.cold = {"f"}
@@ -251,7 +251,7 @@ async def test_what_could_not_be_built_is_shown_once(document: Document, client:
 
 async def test_it_can_be_switched_off(document: Document, client: Client, pool: Pool):
     client.settings = Settings(warm_files=False)
-    warming = Warming(client, pool, client.publish, lambda: None)  # type: ignore[arg-type]
+    warming = Warming(client, pool, lambda: None, client.publish)  # type: ignore[arg-type]
     warming.start(document)
     await settle()
     assert pool.requests == []

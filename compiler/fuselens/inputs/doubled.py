@@ -141,8 +141,14 @@ def _is_known(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and _is_plain(value) and value.dtype in WIDER
 
 
+_TIES = frozenset(("minimum", "maximum", "fmin", "fmax"))
+
+
 def _keeps_zeros(func: Any) -> bool:
-    """Whether the sign of a zero that an operator gives is certain."""
+    """Whether the sign of a zero that an operator gives is certain. Which of two zeros is the smaller depends in eager on where they are:
+    its vectors and what is left over from them do not agree."""
+    if func.overloadpacket.__name__ in _TIES:
+        return False
     return torch.Tag.pointwise in getattr(func, "tags", ()) or func.overloadpacket.__name__ in _MOVES
 
 
