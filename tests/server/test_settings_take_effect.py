@@ -15,12 +15,14 @@ from pygls import uris
 
 from fuselens import live
 from fuselens.config import from_environment
+from fuselens.patches import project as patches
 from fuselens.pins import project, texts
 from fuselens.pins.records import Unit, Verified
 from fuselens_server.client import messages
 from fuselens_server.client.configuration import PATIENCE_SECONDS
 from fuselens_server.client.settings import DECLARED
 from tests.history.repositories import Repo
+from tests.patches import libraries
 
 from .conftest import GOOD
 
@@ -101,6 +103,22 @@ async def of_pins(file: Any) -> set[str]:
     return {code for code in await codes(file) if code.startswith("FL62")}
 
 
+TWICE = "def twice(x):\n    return x * 2\n"
+
+
+async def of_patched(file: Any) -> set[str]:
+    """What is said of a library that the project patches."""
+    site = file.path.parent / "site-packages"
+    installed = site / "gates" / "layers.py"
+    if not installed.exists():
+        libraries.install(site, "gates", "1.2", {"gates/__init__.py": "", "gates/layers.py": TWICE})
+        patches.keep(file.path.parent, str(installed), patches.made(str(installed), TWICE.replace("x * 2", "x + x")))
+    using = FILE.replace("import time", f"import sys\nsys.path.insert(0, {str(site)!r})\nimport time")
+    using = using.replace("import torch\n", "import torch\nfrom gates.layers import twice\n")
+    found = await codes(file, using.replace("return x * b", "return twice(x) * b"))
+    return {code for code in found if code.startswith("FL64")}
+
+
 async def said(file: Any, what: str) -> bool:
     """Whether the server says that it does ``what`` after a check."""
     before = len(file.editor.notifications[messages.STATUS])
@@ -154,6 +172,7 @@ EFFECTS: dict[str, tuple[Any, Look, Callable[[Any], bool], Callable[[Any], bool]
     "card": ("h100", step_of_hover, lambda seen: "of a step" not in seen, lambda seen: "at the peak of a step" in seen),
     "stepLimit": ("1KiB", of_steps, lambda seen: seen == set(), lambda seen: seen == {"FL630"}),
     "stepSizes": ("batch=64", sizes_of_steps, lambda seen: seen is False, bool),
+    "patches": (False, of_patched, lambda seen: seen == {"FL640"}, lambda seen: seen == set()),
     "live": (True, listens, lambda seen: seen is False, bool),
     "foretellRecompiles": (
         True,
