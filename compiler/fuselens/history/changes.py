@@ -264,9 +264,4 @@ def _factor(before: Value, after: Value) -> str:
 
 
 def seconds_text(seconds: Value) -> str:
-    if not isinstance(seconds, (int, float)):
-        return "?"
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
+    return live_memory.seconds_text(seconds) if isinstance(seconds, (int, float)) else "?"

@@ -41,6 +41,11 @@ def seconds(read: float, written: float, operations: Mapping[str, float], machin
     return found | ({"products": products} if products else {})
 
 
+def longest(found: Mapping[str, float]) -> str:
+    """The name of the limit that takes longest."""
+    return max(found, key=lambda name: found[name])
+
+
 def _bandwidth(read: float, written: float, machine: Machine) -> float:
     """Bytes a second of a kernel that reads and writes so many: between those of a copy and of a kernel that does one of both."""
     total = read + written
@@ -114,15 +119,13 @@ def distance(result: RunResult, phase: str = "forward") -> Distance | None:
     whole = max(own, result.compiled_seconds or own) if phase == "forward" else own
     needed: defaultdict[str, float] = defaultdict(float)
     for kernel in kernels:
-        most = max(kernel.limits, key=lambda name: kernel.limits[name])
+        most = longest(kernel.limits)
         needed[most] += kernel.limits[most]
     places = [*_places(kernels)]
     if whole > own:
         places.append(Place(None, (BETWEEN,), whole - own, 0.0, "latency"))
     least = sum(needed.values())
-    return Distance(
-        whole, least, max(needed, key=lambda name: needed[name]), tuple(sorted(places, key=lambda p: -p.lost))
-    )
+    return Distance(whole, least, longest(needed), tuple(sorted(places, key=lambda p: -p.lost)))
 
 
 def _places(kernels: Iterable[KernelRun]) -> Iterable[Place]:

@@ -28,6 +28,16 @@ def bytes_text(count: int | None) -> str:
     return f"{size:.4g} GiB"
 
 
+def seconds_text(seconds: float | None) -> str:
+    """``1.2 s``, ``34 ms``, ``5.6 µs``; "–" for None."""
+    if seconds is None:
+        return "–"
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
 def peak(graph: Graph, phase: str) -> MemoryStep | None:
     """The first step of ``phase`` that holds the most."""
     return max((s for s in graph.memory if s.phase == phase), key=lambda s: s.bytes, default=None)

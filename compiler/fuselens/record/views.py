@@ -12,6 +12,7 @@ from ..system import source_text
 from . import live_memory
 from .fusion_sentences import why_apart
 from .live_memory import bytes_text as bytes_text
+from .live_memory import seconds_text as seconds_text
 from .plain import to_plain
 from .printed import distance, foreseen
 from .report import Decision, Diagnostic, FileReport, Graph, Report, RunResult, Span, Symbol, Timing
@@ -73,16 +74,6 @@ def _cells(text: str) -> int:
 
 
 # --- text -----------------------------------------------------------------------------------------------------------
-
-
-def seconds_text(seconds: float | None) -> str:
-    """``1.2 s``, ``34 ms``, ``5.6 µs``; "–" for None."""
-    if seconds is None:
-        return "–"
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
 
 
 def diagnostic_text(found: Diagnostic, source_of: SourceOf | None = None, *, full: bool = False) -> str:

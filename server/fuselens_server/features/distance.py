@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from lsprotocol import types as lsp
 
 from fuselens.record import limits
+from fuselens.record.live_memory import seconds_text
 from fuselens.record.printed import distance
 from fuselens.record.report import KernelRun, Report, Span, Work
 from fuselens_server.features.markdown import code
@@ -22,7 +23,7 @@ def title(view: View, report: Report) -> str:
     found = limits.distance(kept.result) if kept is not None else None
     if found is None:
         return ""
-    return f"{distance.seconds_text(found.seconds)} · {distance.allowed(found)}"
+    return f"{seconds_text(found.seconds)} · {distance.allowed(found)}"
 
 
 def text(view: View, report: Report) -> str:
@@ -77,7 +78,7 @@ def _needed(view: View, report: Report, line: int) -> str:
     if sum(by_limit.values()) < _WORTH_SECONDS:
         return ""
     needs = ", ".join(
-        f"{distance.seconds_text(by_limit[bound])} for {limits.WAITS_FOR[bound]}"
+        f"{seconds_text(by_limit[bound])} for {limits.WAITS_FOR[bound]}"
         for bound in sorted(by_limit, key=lambda b: -by_limit[b])
     )
     return f"At least: {needs} ({report.machine.name})"
@@ -86,7 +87,7 @@ def _needed(view: View, report: Report, line: int) -> str:
 def _least(report: Report, work: Work) -> tuple[float, str]:
     assert report.machine is not None
     found = limits.seconds(work.read, work.written, work.operations, report.machine)
-    bound = max(found, key=lambda name: found[name])
+    bound = limits.longest(found)
     return found[bound], bound
 
 

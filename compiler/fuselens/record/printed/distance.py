@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
 
-from ..limits import ALLOWED_BY, BETWEEN, WAITS_FOR, Distance, Place, distance, next_gain, with_limit
-from ..live_memory import bytes_text
+from ..limits import ALLOWED_BY, BETWEEN, WAITS_FOR, Distance, Place, distance, longest, next_gain, with_limit
+from ..live_memory import bytes_text, seconds_text
 from ..report import KernelRun, Machine, Report, RunResult, Span
 
 _MOST_ROWS = 20
@@ -16,14 +16,6 @@ PHASES = (("forward", "a call"), ("backward", "its backward"))
 def percent(share: float) -> str:
     """``71 %``; ``< 1 %`` for less than that."""
     return f"{share:.0%}".replace("%", " %") if share >= 0.01 else "< 1 %"
-
-
-def seconds_text(seconds: float) -> str:
-    """``1.2 s``, ``34 ms``, ``5.6 µs``."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
 
 
 def sentence(result: RunResult, phase: str = "forward") -> str:
@@ -106,7 +98,7 @@ def needed_lines(report: Report, machine: Machine) -> list[str]:
                 machine,
             )
             least = run.least or 0.0
-            bound = max(run.limits, key=lambda name, run=run: run.limits[name])
+            bound = longest(run.limits)
             name = work.name + (" (library)" if work.library else "")
             rows.append(
                 (
