@@ -381,7 +381,8 @@ def _cache(command: argparse.ArgumentParser) -> None:
     action("clear", caches.clear, "delete all entries")
 
 
-def _kernels(command: argparse.ArgumentParser) -> None:
+def _actions(command: argparse.ArgumentParser) -> Callable[[str, Run, str], argparse.ArgumentParser]:
+    """What adds an action to a command: by its name, what does it, and what it is about."""
     actions = command.add_subparsers(title="actions", metavar="ACTION", parser_class=_Parser)
 
     def action(name: str, run: Run, about: str) -> argparse.ArgumentParser:
@@ -389,6 +390,12 @@ def _kernels(command: argparse.ArgumentParser) -> None:
         added.set_defaults(run=run)
         added.add_argument("--format", choices=("text", "json"), default="text")
         return added
+
+    return action
+
+
+def _kernels(command: argparse.ArgumentParser) -> None:
+    action = _actions(command)
 
     edit = action("edit", kernels.edit, "write a draft of a function's kernels, which can be edited")
     edit.add_argument("target", metavar="FILE.py::function")
@@ -416,15 +423,9 @@ def _kernels(command: argparse.ArgumentParser) -> None:
 
 
 def _patches(command: argparse.ArgumentParser) -> None:
-    actions = command.add_subparsers(title="actions", metavar="ACTION", parser_class=_Parser)
+    action = _actions(command)
 
-    def action(name: str, run: Run, about: str) -> argparse.ArgumentParser:
-        added = actions.add_parser(name, help=about, description=about[:1].upper() + about[1:] + ".")
-        added.set_defaults(run=run)
-        added.add_argument("--format", choices=("text", "json"), default="text")
-        return added
-
-    action("list", patches.listed, "the patches of a project, and why one is not used")
+    listed = action("list", patches.listed, "the patches of a project, and why one is not used")
     apply = action(
         "apply", patches.apply, "try out fixes of breaks inside of libraries, and keep those that agree with eager"
     )
@@ -433,11 +434,9 @@ def _patches(command: argparse.ArgumentParser) -> None:
     verify = action(
         "verify", patches.verify, "compare patches with eager again, on what is installed now, and keep what holds"
     )
-    action("diff", patches.diff, "the differences to what is installed, as git apply takes them")
-    action("remove", patches.remove, "remove patches: the libraries are compiled as they are installed")
-    for name in ("list", "verify", "diff", "remove"):
-        added = actions.choices[name]
-        many = "+" if name == "remove" else "*"
+    shown = action("diff", patches.diff, "the differences to what is installed, as git apply takes them")
+    removed = action("remove", patches.remove, "remove patches: the libraries are compiled as they are installed")
+    for added, many in ((listed, "*"), (verify, "*"), (shown, "*"), (removed, "+")):
         added.add_argument(
             "names", nargs=many, metavar="PATCH", help="patch files, distributions, or modules (default: all)"
         )
