@@ -387,7 +387,9 @@ class Workbench:
         self.enter(f"{command} taken", lambda: not self.page("evaluate", OPEN_PALETTE, command))
 
     def save(self) -> None:
+        """Saves the file in front, and returns once it is written: until then what lies on the disk may be cut short."""
         self.page("press", "Control+s")
+        until("saved file", lambda: not self.probe("return vscode.window.activeTextEditor.document.isDirty"))
 
     # --- the Settings editor -----------------------------------------------------------------------------------------
 
