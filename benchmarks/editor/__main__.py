@@ -42,7 +42,7 @@ INSIDE = "\n    observed = sum(range(10))\n    if a.sum() > 0:\n        b = b + 
 Times = dict[str, list[float]]  # what was measured → seconds
 
 
-async def save(client: Editor, path: Path, saves: int, fresh: bool) -> Times:
+async def save(client: Editor, path: Path, saves: int, fresh: bool, pause: float) -> Times:
     times: Times = {"open": [], "save": [], "report": []}
     client.forget()
     start = client.now()
@@ -51,6 +51,7 @@ async def save(client: Editor, path: Path, saves: int, fresh: bool) -> Times:
     await client.until(lambda: client.reports)
     for k in range(saves):
         text = _edited(text, k, fresh)
+        await asyncio.sleep(pause)
         path.write_text(text)
         client.change(uri, text)
         await asyncio.sleep(0.4)  # what typing publishes by itself is over
@@ -179,14 +180,14 @@ async def measure(options: argparse.Namespace, folder: Path) -> None:
             show("large", await type_inside(client, folder / "large.py", options.keys))
         elif options.gpt2:
             (folder / "gpt2.py").write_text(files.GPT2)
-            show("gpt2", await save(client, folder / "gpt2.py", options.saves, options.fresh))
+            show("gpt2", await save(client, folder / "gpt2.py", options.saves, options.fresh, options.pause))
         else:
             for original in originals:
                 path = Path(shutil.copy(original, folder))
                 if options.storm:
                     show(path.name, await storm(client, path, options.storm))
                 else:
-                    times = await save(client, path, options.saves, options.fresh)
+                    times = await save(client, path, options.saves, options.fresh, options.pause)
                     show(path.name, times | await type_at_end(client, path, options.keys))
         await asyncio.sleep(1)
         process = client.process()
@@ -203,6 +204,9 @@ def main() -> None:
     parser.add_argument("--saves", type=int, default=15)
     parser.add_argument("--keys", type=int, default=60)
     parser.add_argument("--fresh", action="store_true", help="change a constant with every save")
+    parser.add_argument(
+        "--pause", type=float, default=0.0, metavar="SECONDS", help="before each edit, in which proofs run"
+    )
     parser.add_argument("--busy", action="store_true", help="beside a process that keeps a processor busy")
     parser.add_argument("--large", action="store_true", help="keystrokes in a file of 10,000 lines")
     parser.add_argument("--gpt2", action="store_true", help="saves of a 12-layer GPT-2")

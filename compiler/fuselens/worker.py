@@ -226,6 +226,7 @@ class Worker:
             resume = ["--resume", *map(str, descriptors), "--deny", ",".join(sorted(self._preloads.denied))]
             if self._folder is not None:
                 resume += ["--folder", str(self._folder)]
+            self._supervisor.close()
             sys.stderr.flush()
             os.execv(sys.executable, [sys.executable, *_flags(), "-m", "fuselens.worker", *resume])
 

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from fuselens_server.work import turns
 from fuselens_server.work.turns import Turns, Urgency
 
 
@@ -177,3 +178,27 @@ async def test_admitted_and_cancelled_at_once():
     assert work.tasks["b"].cancelled()
     assert work.log[-1] in ("b", "c")
     assert await work.end("c") == "c done"
+
+
+@pytest.mark.asyncio
+async def test_nothing_idle_runs_while_the_person_types(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(turns, "REST_SECONDS", 0.2)
+    work = Work(places=2)
+    await work.submit("proof", Urgency.IDLE)
+    await work.submit("warm", Urgency.BACKGROUND)
+    for _ in range(3):  # each keystroke begins the pause anew
+        work.turns.typed()
+        await asyncio.sleep(0.1)
+    assert not work.tasks["proof"].done()
+    await work.submit("file", Urgency.FOCUSED)
+    assert work.log == ["proof", "warm", "file"]
+    assert await work.end("warm") == "warm done"
+    await work.submit("last", Urgency.LAST)
+    assert work.log == ["proof", "warm", "file"]
+    await asyncio.sleep(0.3)
+    assert work.log == ["proof", "warm", "file", "proof"]
+    await work.end("proof")
+    await work.settle()
+    assert work.log[-1] == "last"
+    for name in ("file", "last"):
+        await work.end(name)

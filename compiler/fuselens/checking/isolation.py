@@ -213,6 +213,7 @@ class Supervisor:
         self._pumps = pumps
         self._queue: deque[tuple[wire.Request, Deliver, bool]] = deque()
         self._children: list[_Child] = []
+        self._dying: list[_Child] = []  # killed; to give back a large process' memory takes longer than a small check
 
     @property
     def busy(self) -> bool:
@@ -234,16 +235,17 @@ class Supervisor:
 
     def turn(self, timeout: float | None = None) -> None:
         """Waits for at most ``timeout`` seconds for something to happen, and handles it."""
-        if self._children:
+        if self._children or self._dying:
             timeout = _POLL_SECONDS if timeout is None else min(timeout, _POLL_SECONDS)
         for key, _ in self.selector.select(timeout):
             key.data()
         for child in list(self._children):
             self._supervise(child)
         self._start_queued()
+        self._bury()
 
     def call(self, request: wire.Request, progress: Callable[[str], None] | None = None) -> wire.Event:
-        """Runs one request to its end."""
+        """Runs one request to its end, and leaves nothing of it."""
         results: list[wire.Event] = []
 
         def deliver(frame: bytes) -> None:
@@ -256,13 +258,15 @@ class Supervisor:
         self.submit(request, deliver)
         while not results:
             self.turn()
+        self._bury(wait=True)
         return results[0]
 
     def close(self) -> None:
-        """Kills every child."""
+        """Kills every child, and returns when they are dead."""
         self._queue.clear()
         for child in list(self._children):
             self._end(child)
+        self._bury(wait=True)
 
     # --- starting ---
 
@@ -436,9 +440,11 @@ class Supervisor:
             if child.popen is not None:
                 child.exit_status = child.popen.poll()
             else:
-                with contextlib.suppress(ChildProcessError):
+                try:
                     pid, status = os.waitpid(child.pid, os.WNOHANG)
-                    child.exit_status = os.waitstatus_to_exitcode(status) if pid else None
+                except ChildProcessError:
+                    return True  # somebody else reaped it
+                child.exit_status = os.waitstatus_to_exitcode(status) if pid else None
         return child.exit_status is not None
 
     def _died(self, child: _Child, why: str) -> None:
@@ -487,7 +493,7 @@ class Supervisor:
         child.deliver(result)
 
     def _end(self, child: _Child) -> None:
-        """Kills the child's process group (user code may have started processes of its own) and reaps it."""
+        """Kills the child's process group: user code may have started processes of its own. :meth:`_bury` has the rest."""
         if child in self._children:
             self._children.remove(child)
         for source in list(child.readers):
@@ -497,13 +503,23 @@ class Supervisor:
                 os.killpg(child.pid, signal.SIGKILL)
         elif child.popen is not None:
             child.popen.kill()
-        if child.popen is not None:
-            child.popen.wait()
-        elif child.exit_status is None:
-            with contextlib.suppress(ChildProcessError, ProcessLookupError):
+        if child.popen is None and child.exit_status is None:  # perhaps it left its group
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGKILL)
-                os.waitpid(child.pid, 0)
-        shutil.rmtree(child.private, ignore_errors=True)
+        self._dying.append(child)
+
+    def _bury(self, *, wait: bool = False) -> None:
+        """Reaps who died of those that were killed, and removes what they wrote. ``wait``: until all have."""
+        for child in list(self._dying):
+            if wait and child.popen is not None:
+                child.popen.wait()
+            elif wait and child.exit_status is None:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(child.pid, 0)
+            elif not self._has_exited(child):
+                continue
+            self._dying.remove(child)
+            shutil.rmtree(child.private, ignore_errors=True)
 
 
 def pump(descriptor: int, far: socket.socket) -> None:

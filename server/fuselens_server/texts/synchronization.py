@@ -39,6 +39,7 @@ def register(server: FuselensServer) -> None:
         document = ls.session.get(params.text_document.uri)
         if document is not None:
             ls.focus(document.uri)
+            ls.pool.typed()
             document.change(list(params.content_changes), params.text_document.version)
             ls.publisher.republish_soon(document)
 
@@ -87,6 +88,7 @@ def register(server: FuselensServer) -> None:
     def notebook_did_change(ls: FuselensServer, params: lsp.DidChangeNotebookDocumentParams) -> None:
         notebook, changes = ls.session.get(params.notebook_document.uri), params.change.cells
         if isinstance(notebook, Notebook) and changes is not None:
+            ls.pool.typed()
             before = set(notebook.uris)
             notebook.change_cells(changes, params.notebook_document.version)
             ls.session.add(notebook, notebook.uris)

@@ -18,8 +18,11 @@ class Urgency(enum.IntEnum):
     FOCUSED = 0  # what the person looks at, or has asked for
     OPEN = 1  # other open files
     BACKGROUND = 2  # what nobody waits for
-    IDLE = 3  # what is done when there is nothing else to do
+    IDLE = 3  # what is done when there is nothing else to do, and the person does not type
     LAST = 4  # after that, too
+
+
+REST_SECONDS = 1.5  # after a keystroke nothing idle runs: soon that text is saved, and finds the processors free
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +37,16 @@ class _Entry:
     def rank(self) -> tuple[int, int]:
         return self.urgency(), self.order
 
+    @property
+    def idle(self) -> bool:
+        return self.urgency() >= Urgency.IDLE
+
+    def displace(self) -> None:
+        """Ends what runs. It waits for another turn."""
+        if self.task is not None and not self.displaced:
+            self.displaced = True
+            self.task.cancel()
+
 
 @dataclass(slots=True)
 class Turns:
@@ -44,6 +57,7 @@ class Turns:
     _running: list[_Entry] = field(default_factory=list)
     _waiting: list[_Entry] = field(default_factory=list)
     _orders: itertools.count[int] = field(default_factory=itertools.count)
+    _rest: asyncio.TimerHandle | None = None  # until it goes off, nothing idle begins
 
     async def run(self, urgency: Callable[[], int], work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What ``work()`` gives, once its turn has come. For what is more urgent it is cancelled, and begun again when
@@ -61,6 +75,19 @@ class Turns:
             finally:
                 self._leave(entry)
 
+    def typed(self) -> None:
+        """The person types: what is idle gives way, and waits until they pause."""
+        for entry in self._running:
+            if entry.idle:
+                entry.displace()
+        if self._rest is not None:
+            self._rest.cancel()
+        self._rest = asyncio.get_running_loop().call_later(REST_SECONDS, self._rested)
+
+    def _rested(self) -> None:
+        self._rest = None
+        self._admit()
+
     def reconsider(self) -> None:
         """Displaces what runs while something more urgent waits."""
         waiting = sorted(self._waiting, key=lambda e: e.rank)
@@ -70,8 +97,7 @@ class Turns:
             last = max(free, key=lambda e: e.rank, default=None)
             if last is None or last.task is None or last.urgency() <= entry.urgency():
                 return
-            last.displaced = True
-            last.task.cancel()
+            last.displace()
 
     async def _enter(self, entry: _Entry) -> None:
         entry.admitted = asyncio.get_running_loop().create_future()
@@ -93,10 +119,14 @@ class Turns:
         self._admit()
 
     def _admit(self) -> None:
-        while self._waiting and len(self._running) < self.places:
-            entry = min(self._waiting, key=lambda e: e.rank)
+        while len(self._running) < self.places and (entry := self._next()) is not None:
             self._waiting.remove(entry)
             self._running.append(entry)
             assert entry.admitted is not None
             if not entry.admitted.done():
                 entry.admitted.set_result(None)
+
+    def _next(self) -> _Entry | None:
+        """The most urgent of those that may begin now."""
+        ready = [e for e in self._waiting if self._rest is None or not e.idle]
+        return min(ready, key=lambda e: e.rank, default=None)

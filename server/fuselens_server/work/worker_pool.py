@@ -138,7 +138,7 @@ class Worker:
         self, request: wire.Request, progress: ProgressCallback, spent: Callable[[float], None] = lambda _: None
     ) -> wire.Event:
         """Sends ``request`` and returns its result. Cancelling the caller cancels the request in the worker, and returns when
-        nothing of it runs any more: what comes in its place would have to share the processors with it. ``spent`` is told the
+        it was killed: what comes in its place would have to share the processors with it. ``spent`` is told the
         processor time that it had used then, where the worker knows. Raises
         WorkerDiedError, also when the worker overruns the request's limit by so much that it must be stuck."""
         if not self.alive:
@@ -366,6 +366,11 @@ class WorkerPool:
         """What is urgent may have changed."""
         for slot in self._slots.values():
             slot.turns.reconsider()
+
+    def typed(self) -> None:
+        """The person types. What is idle ends, and begins again when they pause."""
+        for slot in self._slots.values():
+            slot.turns.typed()
 
     async def restart(self) -> None:
         """Ends every worker; the next request of each environment starts its own anew."""
