@@ -31,6 +31,7 @@ _LINK = re.compile(r"(?<!\\)\[((?:\\.|[^\]\\])*)\]\(([^\s()<>]*)\)")
 _OUTGOING = {  # what the server may send unasked, and the capability that allows it
     lsp.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS: "",
     lsp.WINDOW_SHOW_MESSAGE: "",
+    lsp.WINDOW_SHOW_MESSAGE_REQUEST: "",
     lsp.CLIENT_REGISTER_CAPABILITY: "",  # each registration for itself
     lsp.PROGRESS: "window.workDoneProgress",
     lsp.WINDOW_WORK_DONE_PROGRESS_CREATE: "window.workDoneProgress",
@@ -245,8 +246,13 @@ class Auditor:
             self.wrong.append(f"{uri}: {place} ends before it starts")
 
     async def finish(self) -> None:
-        """Opens all addresses that came along."""
-        for uri, places in self._elsewhere.items():
+        await self.open_addresses()
+        assert not self.wrong, "\n".join(self.wrong)
+
+    async def open_addresses(self) -> None:
+        """All that came along until now."""
+        elsewhere, self._elsewhere = self._elsewhere, {}
+        for uri, places in elsewhere.items():
             if uri.startswith("fuselens:"):
                 params = lsp.TextDocumentContentParams(uri)
                 text = (await self._editor.client.workspace_text_document_content_async(params)).text
@@ -256,7 +262,6 @@ class Auditor:
                 continue  # cells, whose texts the notebook's test has
             for place in places:
                 self._within(text, uri, place)
-        assert not self.wrong, "\n".join(self.wrong)
 
 
 def _without_nulls(value: Any) -> Any:
@@ -290,7 +295,7 @@ def _places(value: Any, uri: str) -> Iterator[tuple[str, Any]]:
     edited = value.get("textDocument")
     own = value.get("uri") or (edited.get("uri") if isinstance(edited, dict) else None) or uri
     for name, part in value.items():
-        if name == "changes":
+        if name == "changes" and isinstance(part, dict):
             for address, edits in part.items():
                 yield from _places(edits, address)
         elif name not in ("data", "arguments"):

@@ -268,6 +268,7 @@ class Editor:
         self.requests: list[str] = []
         self.progress: dict[Any, list[str]] = defaultdict(list)  # its kinds, by token
         self.shown: list[str] = []
+        self.asked: list[str] = []
         self.edits: list[lsp.WorkspaceEdit] = []
         self.documents_shown: list[lsp.ShowDocumentParams] = []
         self.configuration: Any = None
@@ -301,6 +302,11 @@ class Editor:
         @feature(lsp.WINDOW_SHOW_MESSAGE)
         def show(params: lsp.ShowMessageParams) -> None:
             self.shown.append(params.message)
+
+        @feature(lsp.WINDOW_SHOW_MESSAGE_REQUEST)
+        def ask(params: lsp.ShowMessageRequestParams) -> lsp.MessageActionItem | None:
+            self.asked.append(params.message)
+            return next(iter(params.actions or ()), None)  # the person agrees
 
         @feature(lsp.PROGRESS)
         def progress(params: lsp.ProgressParams) -> None:

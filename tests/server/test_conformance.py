@@ -35,7 +35,7 @@ async def world(new_editor, tmp_path_factory) -> AsyncIterator[World]:
 async def test_driver(world, driver):
     await driver(world)
     wrong, world.auditor.wrong = world.auditor.wrong, []
-    assert not wrong
+    assert not wrong, "\n".join(wrong)
 
 
 async def test_every_capability_has_a_driver(world):

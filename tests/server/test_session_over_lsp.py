@@ -30,13 +30,7 @@ async def test_capabilities(editor):
     assert capabilities.code_lens_provider
     assert capabilities.inlay_hint_provider
     assert capabilities.workspace.text_document_content.schemes == ("fuselens",)
-    assert set(capabilities.execute_command_provider.commands) == {
-        "fuselens.server.run", "fuselens.server.documents", "fuselens.server.restartWorker", "fuselens.server.explain",
-        "fuselens.server.openDocument", "fuselens.server.openKernel", "fuselens.server.runFunction",
-        "fuselens.server.check", "fuselens.server.fixAll", "fuselens.server.preview", "fuselens.server.showPlace",
-        "fuselens.server.compare", "fuselens.server.functions", "fuselens.server.firstLine", "fuselens.server.values",
-        "fuselens.server.markDynamic",
-    }  # fmt: skip
+    assert capabilities.execute_command_provider.commands  # each of them has a driver: see test_conformance.py
 
 
 async def test_open_shows_everything(editor, tmp_path, good):

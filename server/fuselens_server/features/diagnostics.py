@@ -51,6 +51,8 @@ def register(server: FuselensServer) -> None:
     def text_document_diagnostic(
         ls: FuselensServer, params: lsp.DocumentDiagnosticParams
     ) -> lsp.RelatedFullDocumentDiagnosticReport | lsp.RelatedUnchangedDocumentDiagnosticReport:
+        if (kernel := ls.kernels.get(params.text_document.uri)) is not None:
+            return lsp.RelatedFullDocumentDiagnosticReport(ls.kernels.findings(kernel))
         document = ls.session.get(params.text_document.uri)
         if document is None:
             return lsp.RelatedFullDocumentDiagnosticReport([])

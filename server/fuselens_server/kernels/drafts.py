@@ -16,13 +16,12 @@ from fuselens.pins.place import Unreadable
 from fuselens.pins.records import Draft, Found, Verdict
 from fuselens.record import wire
 
+from ..texts.convert import SourceText
 from ..work.keyed_tasks import KeyedTasks
 from ..work.worker_pool import StartError, WorkerDiedError
 
 if TYPE_CHECKING:
     from ..server import FuselensServer
-
-_LONGEST = 1 << 20  # columns of a line, for clients that take its end from a range
 
 
 @dataclass(slots=True)
@@ -74,7 +73,8 @@ class Drafts:
     def closed(self, uri: str) -> None:
         if self._open.pop(uri, None) is not None:
             self._tasks.cancel(uri)
-            self._publish(uri, [])
+            if not self._server.publisher.pulled:
+                self._push(uri, [])
 
     def draft(self, found: Open) -> Draft | None:
         try:
@@ -150,21 +150,31 @@ class Drafts:
 
     def _show(self, found: Open) -> None:
         if found.uri in self._open:
-            self._publish(found.uri, self._findings(found))
+            if self._server.publisher.pulled:
+                self._server.refreshes.ask_for_diagnostics()
+            else:
+                self._push(found.uri, self.findings(found))
             self._server.refreshes.ask_for_annotations()
 
-    def _findings(self, found: Open) -> list[lsp.Diagnostic]:
+    def findings(self, found: Open) -> list[lsp.Diagnostic]:
+        text = SourceText(found.text, self._server.session.encoding)
+
+        def diagnostic(found: Found, severity: lsp.DiagnosticSeverity) -> lsp.Diagnostic:
+            start = text.line_start(found.line)
+            place = text.range(start + found.column, start + len(text.line(found.line)))
+            return lsp.Diagnostic(place, found.message, severity, found.code or None, source="fuselens")
+
         if found.why:
-            return [_diagnostic(Found(1, found.why, code="FL624"), lsp.DiagnosticSeverity.Warning)]
+            return [diagnostic(Found(1, found.why, code="FL624"), lsp.DiagnosticSeverity.Warning)]
         if found.verdict is None:
             return []
         if found.verdict.found:
-            return [_diagnostic(each, lsp.DiagnosticSeverity.Error) for each in found.verdict.found]
+            return [diagnostic(each, lsp.DiagnosticSeverity.Error) for each in found.verdict.found]
         slower = found.verdict.verified is not None and found.verdict.verified.slower
         severity = lsp.DiagnosticSeverity.Warning if slower else lsp.DiagnosticSeverity.Information
-        return [_diagnostic(Found(1, sentences.verdict(found.verdict)), severity)]
+        return [diagnostic(Found(1, sentences.verdict(found.verdict)), severity)]
 
-    def _publish(self, uri: str, found: list[lsp.Diagnostic]) -> None:
+    def _push(self, uri: str, found: list[lsp.Diagnostic]) -> None:
         params = lsp.PublishDiagnosticsParams(uri, found)
         self._server.text_document_publish_diagnostics(self._server.client.fit_whole(params))
 
@@ -183,9 +193,3 @@ class Drafts:
     def pin(self, found: Open) -> Path:
         """Raises what :func:`fuselens.pins.project.pin` does."""
         return project.pin(found.path, place.read(found.path))
-
-
-def _diagnostic(found: Found, severity: lsp.DiagnosticSeverity) -> lsp.Diagnostic:
-    start = lsp.Position(max(0, found.line - 1), found.column)
-    end = lsp.Position(start.line, _LONGEST)
-    return lsp.Diagnostic(lsp.Range(start, end), found.message, severity, found.code or None, source="fuselens")
