@@ -10,7 +10,7 @@ import pytest
 
 from fuselens.checking import check, function_check, user_code
 from fuselens.config import Config
-from fuselens.record.report import Diagnostic, FileReport, Report, Span
+from fuselens.record.report import Diagnostic, FileReport, Report, Span, Tensor
 
 Written = Callable[..., Path]
 IMPORTED = Config(execution="import", explore=True)  # as all files that make nothing but values
@@ -239,6 +239,24 @@ def test_stated_examples(written: Written, decorators: str) -> None:
     (report,) = check.check_file(written(f"{decorators}\ndef f(x):\n    return x * 2\n")).functions
     assert complaints(report) == []
     assert len(report.graphs) == 1
+
+
+def test_a_stated_example_of_a_method_that_the_program_does_not_call(written: Written) -> None:
+    program = """
+GEN = torch.Generator().manual_seed(3)
+
+class Scale(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.rand(3, generator=GEN))
+
+    @fuselens.compile(example_inputs=lambda: (torch.ones(5, 3),))
+    def forward(self, x):
+        return x * self.weight
+"""
+    (report,) = check.check_file(written(program)).functions
+    assert complaints(report) == [] and len(report.graphs) == 1
+    assert ("5", "3") in [t.shape for t in report.graphs[0].inputs if isinstance(t, Tensor)]
 
 
 def test_example_call_raises(written: Written) -> None:

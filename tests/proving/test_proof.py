@@ -65,12 +65,17 @@ def chaotic(x: torch.Tensor) -> torch.Tensor:
     return torch.var(x * 1e4).sin()  # one step between neighbours is 8 there
 
 
+@torch.autocast("cpu", torch.bfloat16)
+def wrapped(x: torch.Tensor) -> torch.Tensor:  # the context notes what there was before it
+    return torch.relu(x @ x.T)
+
+
 MODEL = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU())
 GOOD = [
     (asks, (torch.randn(4),)), (branches, (torch.randn(4, 3), 3)), (writes, (torch.randn(4, 3), torch.randn(4, 3))),
     (draws, (torch.randn(8),)), (raises, (torch.randn(4, 4),)), (half, (torch.randn(8, 8),)), (counted, (torch.randn(9),)),
     (MODEL, (torch.randn(6, 4),)), (varies, (torch.randn(8, 3),)),
-    (chaotic, (torch.randn(100, 8),)),
+    (chaotic, (torch.randn(100, 8),)), (wrapped, (torch.randn(4, 3),)),
 ]  # fmt: skip
 
 

@@ -6,6 +6,7 @@ An open file says which annotated functions it has, what each of them compiles, 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import types
@@ -155,6 +156,10 @@ def _found_here(file: OpenFile, annotated: Annotated) -> Found | Diagnostic:
     if evaluated is not None:
         annotation = evaluated.annotation
         config, example = (annotation.config, annotation.example_inputs) if annotation is not None else (None, None)
+        if annotated.kind == "method" and not evaluated.args:  # nobody calls it: its class says what it is a method of
+            found = locate(file.module, file.path, annotated)
+            if isinstance(found, Found):
+                return dataclasses.replace(found, config=config, example=example)
         owner = type(evaluated.args[0]) if annotated.kind == "method" and evaluated.args else None
         return Found(evaluated.target, config, example, owner)
     root = vars(file.module).get(annotated.qualname.partition(".")[0]) if file.module is not None else None

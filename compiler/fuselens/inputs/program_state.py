@@ -22,12 +22,13 @@ _LEAVES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch
 _MOST_ITEMS = 1000  # longer containers of plain data count by their length
 _DEEPEST = 8
 _OF_MODULES = ("_parameters", "_buffers", "_modules")
+# Torch's other objects are its own: a context of autocast, too, notes what there was before it.
 _KEEPS_STATE = (
     "torch.optim",
-    "torch.amp",
-    "torch.cuda.amp",
+    "torch.amp.grad_scaler",
+    "torch.cuda.amp.grad_scaler",
     "torch.distributed.optim",
-)  # torch's other objects are its own
+)
 _MISSING: Any = object()
 
 
