@@ -53,6 +53,17 @@ def test_verify(model: Path) -> None:
     assert "    ✓ zeros: both raise ValueError: all are zero" in lines
 
 
+def test_verify_several_files(model: Path) -> None:
+    (model.parent / "more").mkdir()
+    (model.parent / "more" / "other.py").write_text(MODEL.replace("def step", "def other"))
+    status, text = ran("verify", "model.py::step", "more", cwd=model.parent)
+    assert status == 0, text
+    names = [line for line in text.splitlines() if not line.startswith(" ")]
+    assert names == ["model.py::step", "more/other.py::other", "more/other.py::checked"]
+    status, text = ran("verify", "model.py", "nowhere.py", cwd=model.parent)
+    assert status == 2 and "nowhere.py" in text, text
+
+
 def test_verify_as_json(model: Path) -> None:
     status, text = ran("verify", "model.py::step", "--format", "json", cwd=model.parent)
     (proof,) = json.loads(text)

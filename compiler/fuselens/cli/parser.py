@@ -33,7 +33,7 @@ _EXAMPLES = {
         "fuselens explain model.py --dump out/        # every stage, as files",
     ),
     "run": ("fuselens run model.py::step", "fuselens run --no-gradients model.py"),
-    "verify": ("fuselens verify model.py::step",),
+    "verify": ("fuselens verify model.py::step", "fuselens verify --format json src/ train.py"),
     "what-if": (
         "fuselens what-if model.py::step               # what would make it faster or smaller, and by how much",
         "fuselens what-if model.py --line 12 --seconds 120",
@@ -104,6 +104,7 @@ _EXAMPLES = {
     "schema": ("fuselens schema > report.schema.json", "fuselens schema diff"),
 }
 
+_PATHS = "files, directories, or FILE.py::function"
 _STEP_SECONDS = 600.0  # what would make a step fit is tried out
 _CHANGE_SECONDS = 60.0
 
@@ -212,7 +213,8 @@ def _verify(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--output", type=Path, metavar="DIR", help="where minimal programs go (default: fuselens_verify)"
     )
-    _effects(command)
+    command.add_argument("paths", nargs="+", metavar="PATH", help=_PATHS)
+    _running(command)
 
 
 def _limits(command: argparse.ArgumentParser) -> None:
@@ -238,7 +240,7 @@ def _what_if(command: argparse.ArgumentParser) -> None:
 
 
 def _check(command: argparse.ArgumentParser) -> None:
-    command.add_argument("paths", nargs="+", metavar="PATH", help="files, directories, or FILE.py::function")
+    command.add_argument("paths", nargs="+", metavar="PATH", help=_PATHS)
     command.add_argument(
         "-v", "--verbose", action="store_true", help="every finding with its excerpt, kernels, and where time went"
     )
@@ -269,8 +271,12 @@ def _explain(command: argparse.ArgumentParser) -> None:
 
 
 def _effects(command: argparse.ArgumentParser, required: bool = True) -> None:
-    """The arguments of commands that run functions."""
+    """The arguments of commands that run the functions of one file."""
     command.add_argument("target", metavar="FILE.py[::function]", nargs=None if required else "?", default="")
+    _running(command)
+
+
+def _running(command: argparse.ArgumentParser) -> None:
     command.add_argument("--no-gradients", action="store_true", help="compare the forward only")
     command.add_argument(
         "--allow-effects", action="store_true",

@@ -91,22 +91,25 @@ def _asked(
 def verify(arguments: argparse.Namespace) -> int:
     """Status 1 where a function differs from eager on any kind of call, was not compiled for a reason that is not its own, or where a
     limit ended the proof."""
-    chosen = _named(arguments.target)
+    chosen = [target for path in arguments.paths for target in _named(path)]
     folder = arguments.output or Path("fuselens_verify")
+    proofs: list[Proof] = []
     with progress(len(chosen)) as shown, supervisor(arguments, shown) as children:
-        events = list(_asked("verify", chosen, arguments, children, shown))
-        proofs = [_explained(t, e, arguments, children, shown, folder) for t, e in zip(chosen, events, strict=True)]
+        events = _asked("verify", chosen, arguments, children, shown)
+        for target, event in zip(chosen, events, strict=True):
+            proofs.append(proof := _explained(target, event, arguments, children, shown, folder))
+            if arguments.format == "text":  # at once: the next one may take a minute
+                say(_proof_text(target, proof))
     if arguments.format == "json":
         console.say(json.dumps([plain.to_plain(proof) for proof in proofs], indent=2))
-    else:
-        for target, proof in zip(chosen, proofs, strict=True):
-            say(f"{target.path}::{target.function}")
-            path = str(target.path)
-            said = *proved.lines(proof, path), *proved.drift_table(proof, path)
-            say("\n".join(f"  {line}" for line in said))
-            if proof.fault is not None:
-                say(views.diagnostic_text(proof.fault, full=True))
     return int(any(not p.agrees or p.fault is not None or p.uncompiled or p.stopped for p in proofs))
+
+
+def _proof_text(target: Target, proof: Proof) -> str:
+    path = str(target.path)
+    said = *proved.lines(proof, path), *proved.drift_table(proof, path)
+    fault = [] if proof.fault is None else [views.diagnostic_text(proof.fault, full=True)]
+    return "\n".join((f"{path}::{target.function}", *(f"  {line}" for line in said), *fault))
 
 
 def _explained(
