@@ -547,3 +547,15 @@ def test_limits_leave_other_functions_alone():
         f(x, a + 0.5)
     g(x, 0.5)
     assert len(report_of(g).graphs) == 1
+
+
+def test_the_limit_is_of_one_call_of_compile():
+    """Modules of one class, as heads of several widths, each compiled by itself: of each is counted what was made for it."""
+    models = [fuselens.compile(nn.Sequential(nn.Linear(4, 4 + k), nn.ReLU()), backend="eager") for k in range(12)]
+    for k, model in enumerate(models):
+        assert model(torch.randn(2, 4)).shape == (2, 4 + k)
+    assert [len(report_of(m).captured) for m in models] == [1] * 12
+    alike = [fuselens.compile(nn.Sequential(nn.Linear(4, 30)), backend="eager") for _ in range(3)]
+    for model in alike:
+        model(torch.randn(2, 4))
+    assert [len(report_of(m).captured) for m in alike] == [1, 0, 0], "modules that are alike share what was compiled"

@@ -19,6 +19,7 @@ from .doubled import Doubled, Exact
 from .structures import Values
 
 _WORSE = 4.0  # times eager's own error (root mean square) that is still rounding
+_LIKE = 1.01  # times eager's own error is that error
 _UNSTEADY = 0.05  # of the values' size: beyond, eager's error says nothing
 _SMALLEST = 1e-30  # of what errors are divided by
 Function = Callable[..., Any]
@@ -127,7 +128,7 @@ def _as_exact(expected: torch.Tensor, found: torch.Tensor, exact: Any) -> bool:
     if not bool(finite.any()):
         return True
     size, own, other = (float(v[finite].square().mean().sqrt()) for v in (right, e - right, f - right))
-    return other <= own or (own <= _UNSTEADY * size and other <= _WORSE * own)
+    return other <= _LIKE * own or (own <= _UNSTEADY * size and other <= _WORSE * own)
 
 
 def _other_kinds(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

@@ -157,11 +157,9 @@ def judge(
         differing = {where: found for where, found in differing.items() if where not in unsteady}
     # nor does what other last bits change as well, as an optimizer does that divides noise by noise
     if differing:
-        moved = []
-        for seed in range(rounding.RUNS):
-            with rounding.Rounding(seed):
-                moved.append(observe(eager, args, kwargs, gradients=gradients))
-        judged.amplified = [where for where in differing if _is_rounding(where, expected, actual, moved)]
+        moved = [_moved(eager, args, kwargs, gradients, rounding.Rounding(seed)) for seed in range(rounding.RUNS)]
+        limits = [_moved(eager, args, kwargs, gradients, by) for by in rounding.limits()]
+        judged.amplified = [where for where in differing if _is_rounding(where, expected, actual, moved, limits)]
         judged.excused |= dict.fromkeys(judged.amplified, f"rounding decides it: {_MOVED}")
         differing = {where: found for where, found in differing.items() if where not in judged.amplified}
     judged.differing, judged.worst = differing, worst[0]
@@ -190,7 +188,16 @@ def _named(places: list[str]) -> str:
     return first if len(places) == 1 else f"{first} and {len(places) - 1} more"
 
 
-def _is_rounding(where: str, expected: dict[str, Any], actual: dict[str, Any], moved: list[dict[str, Any]]) -> bool:
+def _moved(
+    eager: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool, by: rounding.Rounding
+) -> dict[str, Any]:
+    with by:
+        return observe(eager, args, kwargs, gradients=gradients)
+
+
+def _is_rounding(
+    where: str, expected: dict[str, Any], actual: dict[str, Any], moved: list[dict[str, Any]], limits: list[dict[str, Any]]
+) -> bool:  # fmt: skip
     """Whether all that differs in one place is what eager makes of other last bits, see :mod:`.rounding`."""
     what, _, key = where.partition(" ")
 
@@ -199,10 +206,10 @@ def _is_rounding(where: str, expected: dict[str, Any], actual: dict[str, Any], m
         at = at[int(key)] if what == "input" and at is not None else at.get(key) if key and at is not None else at
         return list(leaves(where, at))
 
-    one, other, runs = values(expected), values(actual), [values(run) for run in moved]
+    one, other, runs, at_limits = values(expected), values(actual), [*map(values, moved)], [*map(values, limits)]
     pairs = zip(one, other, strict=False)
     return len(one) == len(other) and all(
-        rounding.decides(name, one, other, runs) for (name, e), (_, a) in pairs if differ(e, a, name)
+        rounding.decides(name, one, other, runs, at_limits) for (name, e), (_, a) in pairs if differ(e, a, name)
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,16 +14,19 @@ from ..autograd.decompositions import table
 from .structures import Values
 
 RUNS = 3
-MORE_RUNS = 12  # before something is called different: few values may be moved to one side alone
+MORE_RUNS = (12, 60)  # before something is called different: few make a sum the very number that it is compared with
+_CANCELLED = 4.0  # times the precision of what was added: a sum that is no larger may be zero
 _FACTOR = 3.0  # times what the runs were moved by
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 class Rounding(torch_private.RecordingMode):
-    """Inside, operators compute with other last bits, and those that the compiler takes apart are taken apart. ``seed`` says which."""
+    """Inside, operators compute with other last bits, and those that the compiler takes apart are taken apart. ``seed`` says which;
+    with a ``side``, all bits go to that one, and with ``cancels`` none does, but sums that may be zero are."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int = 0, *, side: int = 0, cancels: bool = False) -> None:
         super().__init__()
+        self._side, self._cancels = side, cancels
         self._bits = torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -34,19 +38,29 @@ class Rounding(torch_private.RecordingMode):
             with self, contextlib.suppress(Exception):  # what it refuses is computed whole
                 if (found := apart(*args, **kwargs)) is not NotImplemented:
                     return found
-        return func(*self._moved(args), **self._moved(kwargs))
+        result = func(*self._moved(args), **self._moved(kwargs))
+        if self._cancels and isinstance(result, torch.Tensor) and result.dtype in _DTYPES:
+            with contextlib.suppress(KeyError, TypeError):  # it is no sum, or one of other things than tensors
+                noise = _ADDED[func.overloadpacket](*args, **kwargs) * torch.finfo(result.dtype).eps * _CANCELLED
+                result = torch.where((result.abs() <= noise) & (result != 0), torch.zeros_like(result), result)
+        return result
 
     def _moved(self, value: Any) -> Any:
         if isinstance(value, (list, tuple)):
             return type(value)(map(self._moved, value))
         if isinstance(value, dict):
             return {k: self._moved(v) for k, v in value.items()}
-        if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.dtype not in _DTYPES or value.is_meta:
+        if self._cancels or type(value) not in (torch.Tensor, torch.nn.Parameter):
+            return value
+        if value.dtype not in _DTYPES or value.is_meta:
             return value
         if value.layout is not torch.strided:
             return value
         with torch.no_grad():
-            signs = torch.randint(-1, 2, value.shape, generator=self._bits, dtype=torch.int8).to(value.device)
+            if self._side:
+                signs = torch.full_like(value, self._side, dtype=torch.int8)
+            else:
+                signs = torch.randint(-1, 2, value.shape, generator=self._bits, dtype=torch.int8).to(value.device)
             stays = (signs == 0) | (value == 0) | torch.isinf(value)  # these are what they are by no rounding
             return torch.where(stays, value, torch.nextafter(value, signs * torch.full_like(value, float("inf"))))
 
@@ -72,6 +86,16 @@ def _std_mean(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return var.sqrt(), mean
 
 
+def _both(a: Any, b: Any, *, alpha: float = 1) -> torch.Tensor:
+    return abs(a) + abs(b * alpha)
+
+
+_ADDED = {  # how large what is added is
+    torch.ops.aten.sum: lambda x, *args, **kwargs: torch.sum(x.abs(), *args, **kwargs),
+    torch.ops.aten.mean: lambda x, *args, **kwargs: torch.mean(x.abs(), *args, **kwargs),
+    torch.ops.aten.add: _both,
+    torch.ops.aten.sub: _both,
+}
 _BY_DEFINITION = {
     torch.ops.aten.var_mean.correction: _var_mean,
     torch.ops.aten.var.correction: lambda *args, **kwargs: _var_mean(*args, **kwargs)[0],
@@ -80,20 +104,30 @@ _BY_DEFINITION = {
 }
 
 
-def decides(where: str, expected: Values, found: Values, moved: list[Values]) -> bool:
-    """Whether what is ``found`` is as near to what is ``expected`` as the calls are that rounding has ``moved``."""
-    values: list[Any] = [dict(of).get(where) for of in (expected, found, *moved)]
+def limits() -> Iterator[Rounding]:
+    """What rounding may do at limits: a sigmoid of large numbers needs all values on one side, and what cancels may be zero."""
+    yield from (Rounding(side=-1), Rounding(side=1), Rounding(cancels=True))
+
+
+def decides(
+    where: str, expected: Values, found: Values, moved: Sequence[Values], at_limits: Sequence[Values] = ()
+) -> bool:
+    """Whether what is ``found`` is as near to what is ``expected`` as the calls are that rounding has ``moved``. ``at_limits`` are calls
+    in :func:`limits`, which do not say how far values may be apart."""
+    values: list[Any] = [dict(of).get(where) for of in (expected, found, *moved, *at_limits)]
     if all(isinstance(v, torch.Tensor) and v.shape == values[0].shape for v in values):
-        return _as_near(values[0], values[1], values[2:])
+        return _as_near(values[0], values[1], values[2 : 2 + len(moved)], values[2 + len(moved) :])
     one, _, *others = values
     return any(type(other) is type(one) and not isinstance(one, torch.Tensor) and other != one for other in others)
 
 
-def _as_near(expected: torch.Tensor, found: torch.Tensor, moved: list[torch.Tensor]) -> bool:
+def _as_near(
+    expected: torch.Tensor, found: torch.Tensor, moved: list[torch.Tensor], at_limits: list[torch.Tensor]
+) -> bool:
     if expected.is_meta or expected.layout is not torch.strided:
         return False
     if not expected.is_floating_point():
-        return any(not torch.equal(expected, m) for m in moved) and expected.dtype == found.dtype
+        return any(not torch.equal(expected, m) for m in (*moved, *at_limits)) and expected.dtype == found.dtype
     e, f = expected.detach().double(), found.detach().double()
     runs = [m.detach().double() for m in moved]
     finite = torch.isfinite(e) & torch.isfinite(f)
@@ -102,7 +136,8 @@ def _as_near(expected: torch.Tensor, found: torch.Tensor, moved: list[torch.Tens
     unlike = ~finite & ~((e == f) | (torch.isnan(e) & torch.isnan(f)))
     unlike |= (e == 0) & (f == 0) & (torch.signbit(e) != torch.signbit(f))
     decided = torch.zeros_like(unlike)
-    for m in runs:  # rounding makes an infinity of it, or a number, or none, or a zero of the other sign
+    # rounding makes an infinity of it, or a number, or none, or a zero of the other sign
+    for m in (*runs, *(m.detach().double() for m in at_limits)):
         decided |= (torch.isfinite(m) != torch.isfinite(e)) | (torch.isnan(m) != torch.isnan(e))
         decided |= (torch.signbit(m) != torch.signbit(e)) & ~torch.isnan(e)  # what is no number has any sign
     if bool((unlike & ~decided).any()):

@@ -126,8 +126,8 @@ class Prover:
         arguments = argument_names(self.subject.target, kind.args, kind.kwargs)
         return flat(self._observed(self.subject.target, kind, gradients), arguments)
 
-    def _rounded(self, kind: Kind, gradients: bool, seed: int) -> Values:
-        with rounding.Rounding(seed):
+    def _rounded(self, kind: Kind, gradients: bool, by: rounding.Rounding) -> Values:
+        with by:
             return self._eager(kind, gradients)
 
     def _both_raise(self, kind: Kind, error: BaseException) -> Tried:
@@ -154,15 +154,22 @@ class Prover:
         # a clock, an iterator, a file: what differs from call to call of eager proves nothing
         again = self._eager(kind, gradients)
         excused = {where for where, _ in agreement.differences(expected, again, None)}
-        moved, counted, started = list[Values](), list[dict[str, str]](), time.monotonic()
-        for runs in (rounding.RUNS, rounding.MORE_RUNS):
-            moved += [self._rounded(kind, gradients, seed) for seed in range(len(moved), runs)]
+        moved, limits, counted, started = list[Values](), list[Values](), differing, time.monotonic()
+        for runs in (rounding.RUNS, *rounding.MORE_RUNS):
+            for seed in range(len(moved), runs):
+                if len(moved) < rounding.RUNS or time.monotonic() - started < _ROUNDING:
+                    moved.append(self._rounded(kind, gradients, rounding.Rounding(seed)))
             counted = [
-                {w: how for w, how in of.items() if w not in excused and not rounding.decides(w, expected, call, moved)}
+                {
+                    where: how
+                    for where, how in of.items()
+                    if where not in excused and not rounding.decides(where, expected, call, moved, limits)
+                }
                 for of, call in zip(differing, found, strict=True)
             ]
-            if not any(counted) or time.monotonic() - started > _ROUNDING:
+            if not any(counted):
                 break
+            limits = limits or [self._rounded(kind, gradients, by) for by in rounding.limits()]
         first = next(iter(how for call in counted for how in call.items()), None)
         if first is not None:
             how = "differs" if all(counted) else "unsteady"

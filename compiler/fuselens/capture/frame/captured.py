@@ -101,6 +101,7 @@ class EntryInfo:
     guards: list[Guard]
     texts: list[str]
     computes: bool = True
+    compiler: int = 0  # the call of `compile` that it was made for; others of the same code find it, too
     _apart: frozenset[tuple[str, str]] | None = None
 
     @property

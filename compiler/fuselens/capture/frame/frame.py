@@ -130,6 +130,7 @@ CompileGraph = Callable[[Captured], Callable[[tuple[Any, ...]], Any]]
 class FrameCompiler:
     """The hook's callback for one compiled function: its configuration, backend and recorder."""
 
+    _numbers = itertools.count(1)
     keeps_data = (
         True  # where a graph must be whole: numbers stay in it where they can, and are guarded only where they cannot
     )
@@ -138,6 +139,7 @@ class FrameCompiler:
         self, config: Config, compile_graph: CompileGraph, recorder: Listener, root: types.CodeType | None,
         overlay: Overlay | None = None,
     ) -> None:  # fmt: skip
+        self._number = next(self._numbers)
         self.config = self._given = config
         self.compile_graph = compile_graph
         self.recorder = recorder
@@ -218,12 +220,13 @@ class FrameCompiler:
         or of the others that are like one of them."""
         family = (code.co_filename, code.co_firstlineno, code.co_name.split(RESUME_MARK)[0])
         count, limit = self._compilations[family], self.config.recompile_limit
-        many = len(misses) >= limit
+        own = [entry for entry, _ in misses if entry.info.compiler == self._number]
+        many = len(own) >= limit
         if many:
-            alike = Counter(entry.info.apart_from_sizes for entry, _ in misses)
+            alike = Counter(entry.info.apart_from_sizes for entry in own)
             many = len(alike) >= limit or max(alike.values()) >= limit
-        if many or count >= self.config.accumulated_recompile_limit:
-            count = min(count, len(misses)) or max(count, len(misses))  # other functions of this code count, too
+        if many or max(count, len(misses)) >= self.config.accumulated_recompile_limit:
+            count = min(count, len(own)) or len(misses)
             causes = [(n, cause.advice) for (of, cause), n in self._causes.items() if of is code]
             hints = (max(causes)[1],) if causes else ()
             told = make("FL202", _first_span(code), hints=hints, what=code.co_qualname, count=count, mode=self.mode)
@@ -253,6 +256,7 @@ class FrameCompiler:
             for told in _of_patches(self.overlay, self.root or code):
                 self.recorder.on_diagnostic(told)
             if entry is not None:
+                entry.info.compiler = self._number
                 _hook.check_fits(code, entry)
             return entry
         except Violated as e:

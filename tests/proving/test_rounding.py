@@ -1,0 +1,61 @@
+"""What rounding decides, and what it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fuselens.inputs import rounding
+from fuselens.inputs.structures import Values
+
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+
+def decided(function: Function, x: torch.Tensor, found: torch.Tensor) -> bool:
+    """Whether what was ``found`` may be what the function gives with other last bits."""
+
+    def called(by: rounding.Rounding) -> Values:
+        with by:
+            return [("result", function(x))]
+
+    moved = [called(rounding.Rounding(seed)) for seed in range(rounding.RUNS)]
+    limits = [called(by) for by in rounding.limits()]
+    return rounding.decides("result", [("result", function(x))], [("result", found)], moved, limits)
+
+
+def cancels(x: torch.Tensor) -> torch.Tensor:
+    """Zero, but for the last bits."""
+    return F.kl_div(F.logsigmoid(x), torch.sigmoid(x), reduction="sum") == 0
+
+
+def saturated(x: torch.Tensor) -> torch.Tensor:
+    return 1 / (1 - torch.sigmoid(x))
+
+
+def test_a_sum_that_cancels_may_be_zero() -> None:
+    torch.manual_seed(1)
+    x = torch.randn(17)
+    assert decided(cancels, x, ~cancels(x))
+
+
+def test_a_limit_that_all_values_on_one_side_leave() -> None:
+    x = torch.full((40,), 20.0)
+    assert bool(torch.isinf(saturated(x)).all())
+    assert decided(saturated, x, torch.full((40,), 2.0**24))
+
+
+@pytest.mark.parametrize(
+    ("function", "x", "found"),
+    [
+        (lambda x: x > 0, torch.full((3,), 1e-30), torch.zeros(3, dtype=torch.bool)),  # small is not zero
+        (lambda x: x + x, torch.full((3,), -0.0), torch.zeros(3)),  # nothing cancels: the sign is certain
+        (lambda x: x + 1.0, torch.ones(3), torch.full((3,), 2.001)),
+        (lambda x: 1 / x, torch.full((3,), 1e-38), torch.full((3,), float("inf"))),
+    ],
+    ids=["small", "sign", "far", "large"],
+)
+def test_what_it_does_not_decide(function: Function, x: torch.Tensor, found: torch.Tensor) -> None:
+    assert not decided(function, x, found)
