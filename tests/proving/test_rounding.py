@@ -47,6 +47,27 @@ def test_a_limit_that_all_values_on_one_side_leave() -> None:
     assert decided(saturated, x, torch.full((40,), 2.0**24))
 
 
+def small(x: torch.Tensor) -> torch.Tensor:
+    return (torch.softmax(x, -1) * x.abs()).sum(-1) > 0
+
+
+def test_what_is_too_large_for_half_precision_may_be_held_in_more() -> None:
+    def large(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x * x / 64, -1) > 0
+
+    x = torch.tensor([[1000.0, 2.0]], dtype=torch.float16)
+    assert not bool(large(x).any()), "no number is larger than zero"
+    assert decided(large, x, torch.tensor([[True, False]]))
+
+
+def test_what_is_too_small_for_half_precision_may_be_held_in_more() -> None:
+    x = torch.tensor([[-60.0, 0.0], [0.0, -60.0]], dtype=torch.float16)
+    assert not bool(small(x).any())
+    assert decided(small, x, torch.ones(2, dtype=torch.bool))
+    relu = torch.tensor([[-60.0, -1.0]], dtype=torch.float16)
+    assert not decided(lambda x: torch.relu(x) > 0, relu, torch.ones(1, 2, dtype=torch.bool)), "zero in any precision"
+
+
 @pytest.mark.parametrize(
     ("function", "x", "found"),
     [

@@ -22,7 +22,8 @@ _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 class Rounding(torch_private.RecordingMode):
     """Inside, operators compute with other last bits, and those that the compiler takes apart are taken apart. ``seed`` says which;
-    with a ``side``, all bits go to that one, and with ``cancels`` none does, but sums that may be zero are."""
+    with a ``side``, all bits go to that one, and with ``cancels`` none does, but sums that may be zero are, and what
+    is out of the range of half precision alone is not."""
 
     def __init__(self, seed: int = 0, *, side: int = 0, cancels: bool = False) -> None:
         super().__init__()
@@ -32,17 +33,20 @@ class Rounding(torch_private.RecordingMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not torch_private.makes_new(func):  # what gives views or writes gets what it is given
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
+            return self._limited(func, args, kwargs, result) if func.overloadpacket is torch.ops.aten.to else result
         apart = _BY_DEFINITION.get(func) or table().get(func)
         if torch_private.is_pure(func) and apart is not None:
             with self, contextlib.suppress(Exception):  # what it refuses is computed whole
                 if (found := apart(*args, **kwargs)) is not NotImplemented:
                     return found
-        result = func(*self._moved(args), **self._moved(kwargs))
-        if self._cancels and isinstance(result, torch.Tensor) and result.dtype in _DTYPES:
-            with contextlib.suppress(KeyError, TypeError):  # it is no sum, or one of other things than tensors
-                noise = _ADDED[func.overloadpacket](*args, **kwargs) * torch.finfo(result.dtype).eps * _CANCELLED
-                result = torch.where((result.abs() <= noise) & (result != 0), torch.zeros_like(result), result)
+        return self._limited(func, args, kwargs, func(*self._moved(args), **self._moved(kwargs)))
+
+    def _limited(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
+        if self._cancels and isinstance(result, torch.Tensor) and result.dtype in _DTYPES and not result.is_meta:
+            result = _with_zeros(func, args, kwargs, result)
+            if result.dtype.itemsize == 2 and torch_private.is_pure(func):
+                result = _in_range(func, args, kwargs, result)
         return result
 
     def _moved(self, value: Any) -> Any:
@@ -84,6 +88,39 @@ def _var_mean(
 def _std_mean(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
     var, mean = _var_mean(*args, **kwargs)
     return var.sqrt(), mean
+
+
+def _with_zeros(func: Any, args: Any, kwargs: Any, result: torch.Tensor) -> torch.Tensor:
+    """What cancelled in a sum is noise, and may be zero."""
+    try:
+        noise = _ADDED[func.overloadpacket](*args, **kwargs) * torch.finfo(result.dtype).eps * _CANCELLED
+    except (KeyError, TypeError):  # it is no sum, or one of other things than tensors
+        return result
+    return torch.where((result.abs() <= noise) & (result != 0), torch.zeros_like(result), result)
+
+
+def _in_range(func: Any, args: Any, kwargs: Any, result: torch.Tensor) -> torch.Tensor:
+    """What is too small for half precision is its smallest number, and what is too large its largest: a kernel may hold it in more."""
+    try:
+        wide = func(*_single(args), **_single(kwargs))
+    except Exception:  # noqa: BLE001  operators without a kernel for it
+        return result
+    if not isinstance(wide, torch.Tensor) or wide.dtype is not torch.float32 or wide.shape != result.shape:
+        return result
+    smallest = torch.nextafter(torch.zeros_like(result), torch.copysign(torch.ones_like(result), wide.to(result.dtype)))
+    largest = torch.copysign(torch.full_like(result, torch.finfo(result.dtype).max), result)
+    found = torch.where((result == 0) & (wide != 0), smallest, result)
+    return torch.where(torch.isinf(result) & torch.isfinite(wide), largest, found)
+
+
+def _single(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_single, value))
+    if isinstance(value, dict):
+        return {k: _single(v) for k, v in value.items()}
+    if isinstance(value, torch.dtype):
+        return torch.float32 if value in (torch.float16, torch.bfloat16) else value
+    return value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
 def _both(a: Any, b: Any, *, alpha: float = 1) -> torch.Tensor:
