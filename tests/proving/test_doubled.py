@@ -122,6 +122,8 @@ def test_zeros_without_memory() -> None:
             lambda x: torch.minimum(x * -0.0, x * 0.0),
             False,
         ),  # eager's vectors, and what is left over from them, do not agree
+        (lambda x: torch.clamp(x * -0.0, x * 0.0, x * -0.0), False),
+        (lambda x: torch.clamp(x * -0.0, 0.0, 1.0), True),
     ],
 )
 def test_signs_of_zeros_are_certain_where_no_sum_was_taken(fn: Any, signed: bool) -> None:

@@ -142,12 +142,14 @@ def _is_known(value: Any) -> bool:
 
 
 _TIES = frozenset(("minimum", "maximum", "fmin", "fmax"))
+_CLAMPS = frozenset(("clamp", "clamp_min", "clamp_max"))
 
 
 def _keeps_zeros(func: Any) -> bool:
     """Whether the sign of a zero that an operator gives is certain. Which of two zeros is the smaller depends in eager on where they are:
     its vectors and what is left over from them do not agree."""
-    if func.overloadpacket.__name__ in _TIES:
+    name = func.overloadpacket.__name__
+    if name in _TIES or (name in _CLAMPS and func._overloadname == "Tensor"):  # limits that are numbers are certain
         return False
     return torch.Tag.pointwise in getattr(func, "tags", ()) or func.overloadpacket.__name__ in _MOVES
 
