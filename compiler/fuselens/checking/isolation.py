@@ -435,13 +435,13 @@ class Supervisor:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child.pid, _TRACE_SIGNAL)
 
-    def _has_exited(self, child: _Child) -> bool:
+    def _has_exited(self, child: _Child, *, wait: bool = False) -> bool:
         if child.exit_status is None:
             if child.popen is not None:
-                child.exit_status = child.popen.poll()
+                child.exit_status = child.popen.wait() if wait else child.popen.poll()
             else:
                 try:
-                    pid, status = os.waitpid(child.pid, os.WNOHANG)
+                    pid, status = os.waitpid(child.pid, 0 if wait else os.WNOHANG)
                 except ChildProcessError:
                     return True  # somebody else reaped it
                 child.exit_status = os.waitstatus_to_exitcode(status) if pid else None
@@ -511,15 +511,9 @@ class Supervisor:
     def _bury(self, *, wait: bool = False) -> None:
         """Reaps who died of those that were killed, and removes what they wrote. ``wait``: until all have."""
         for child in list(self._dying):
-            if wait and child.popen is not None:
-                child.popen.wait()
-            elif wait and child.exit_status is None:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(child.pid, 0)
-            elif not self._has_exited(child):
-                continue
-            self._dying.remove(child)
-            shutil.rmtree(child.private, ignore_errors=True)
+            if self._has_exited(child, wait=wait):
+                self._dying.remove(child)
+                shutil.rmtree(child.private, ignore_errors=True)
 
 
 def pump(descriptor: int, far: socket.socket) -> None:

@@ -156,12 +156,13 @@ def _found_here(file: OpenFile, annotated: Annotated) -> Found | Diagnostic:
     if evaluated is not None:
         annotation = evaluated.annotation
         config, example = (annotation.config, annotation.example_inputs) if annotation is not None else (None, None)
-        if annotated.kind == "method" and not evaluated.args:  # nobody calls it: its class says what it is a method of
-            found = locate(file.module, file.path, annotated)
-            if isinstance(found, Found):
-                return dataclasses.replace(found, config=config, example=example)
-        owner = type(evaluated.args[0]) if annotated.kind == "method" and evaluated.args else None
-        return Found(evaluated.target, config, example, owner)
+        found = Found(evaluated.target, config, example)
+        if annotated.kind != "method":
+            return found
+        if evaluated.args:
+            return dataclasses.replace(found, owner=type(evaluated.args[0]))
+        located = locate(file.module, file.path, annotated)  # nobody calls it: its class says what it is a method of
+        return dataclasses.replace(located, config=config, example=example) if isinstance(located, Found) else found
     root = vars(file.module).get(annotated.qualname.partition(".")[0]) if file.module is not None else None
     if isinstance(root, Unknown):
         return diagnostics.make("FL913", annotated.name_span, what=annotated.qualname, why=why_of(root))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from .. import torch_private
-from .structures import tensors_in
+from .structures import mapped, tensors_in
 
 WIDER = {
     torch.float32: torch.float64, torch.float16: torch.float64, torch.bfloat16: torch.float64, torch.float64: torch.float64,
@@ -59,7 +59,7 @@ class Doubled(torch_private.RecordingMode):
         if self.over or not any(map(_is_known, tensors_in((args, kwargs)))):
             return func(*args, **kwargs)
         written = list(_written(func, args, kwargs))
-        exact = self._wider(args), self._wider(kwargs)
+        exact = mapped(self._wider, args), mapped(self._wider, kwargs)
         storages = {torch_private.storage_key(t) for t in tensors_in((args, kwargs)) if _is_plain(t)}
         result = func(*args, **kwargs)
         made = [t for t in tensors_in(result) if _is_plain(t) and torch_private.storage_key(t) not in storages]
@@ -83,13 +83,9 @@ class Doubled(torch_private.RecordingMode):
         return torch_private.storage_key(tensor), tensor.dtype
 
     def _wider(self, value: Any) -> Any:
-        """Operands in float64. Dtypes that an operator is asked to compute in are wide, too."""
+        """An operand in float64. Dtypes that an operator is asked to compute in are wide, too."""
         if isinstance(value, torch.dtype):
             return WIDER.get(value, value)
-        if isinstance(value, (list, tuple)):
-            return type(value)(map(self._wider, value))
-        if isinstance(value, dict):
-            return {k: self._wider(v) for k, v in value.items()}
         return self._wide_of(value)
 
     def _wide_of(self, value: Any) -> Any:

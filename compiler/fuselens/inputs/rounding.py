@@ -11,7 +11,7 @@ import torch
 
 from .. import torch_private
 from ..autograd.decompositions import table
-from .structures import Values
+from .structures import Values, mapped
 
 RUNS = 3
 MORE_RUNS = (12, 60)  # before something is called different: few make a sum the very number that it is compared with
@@ -40,7 +40,7 @@ class Rounding(torch_private.RecordingMode):
             with self, contextlib.suppress(Exception):  # what it refuses is computed whole
                 if (found := apart(*args, **kwargs)) is not NotImplemented:
                     return found
-        return self._limited(func, args, kwargs, func(*self._moved(args), **self._moved(kwargs)))
+        return self._limited(func, args, kwargs, func(*mapped(self._moved, args), **mapped(self._moved, kwargs)))
 
     def _limited(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
         if self._cancels and isinstance(result, torch.Tensor) and result.dtype in _DTYPES and not result.is_meta:
@@ -50,10 +50,6 @@ class Rounding(torch_private.RecordingMode):
         return result
 
     def _moved(self, value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return type(value)(map(self._moved, value))
-        if isinstance(value, dict):
-            return {k: self._moved(v) for k, v in value.items()}
         if self._cancels or type(value) not in (torch.Tensor, torch.nn.Parameter):
             return value
         if value.dtype not in _DTYPES or value.is_meta:
@@ -102,7 +98,7 @@ def _with_zeros(func: Any, args: Any, kwargs: Any, result: torch.Tensor) -> torc
 def _in_range(func: Any, args: Any, kwargs: Any, result: torch.Tensor) -> torch.Tensor:
     """What is too small for half precision is its smallest number, and what is too large its largest: a kernel may hold it in more."""
     try:
-        wide = func(*_single(args), **_single(kwargs))
+        wide = func(*mapped(_single, args), **mapped(_single, kwargs))
     except Exception:  # noqa: BLE001  operators without a kernel for it
         return result
     if not isinstance(wide, torch.Tensor) or wide.dtype is not torch.float32 or wide.shape != result.shape:
@@ -114,10 +110,6 @@ def _in_range(func: Any, args: Any, kwargs: Any, result: torch.Tensor) -> torch.
 
 
 def _single(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(_single, value))
-    if isinstance(value, dict):
-        return {k: _single(v) for k, v in value.items()}
     if isinstance(value, torch.dtype):
         return torch.float32 if value in (torch.float16, torch.bfloat16) else value
     return value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value

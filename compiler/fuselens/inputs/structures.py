@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -17,6 +17,15 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     if isinstance(value, dict):
         value = list(value.values())
     return [t for item in value for t in tensors_in(item)] if isinstance(value, (list, tuple)) else []
+
+
+def mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """The structure, with what ``function`` makes of all that it holds."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(mapped(function, item) for item in value)
+    if isinstance(value, dict):
+        return {key: mapped(function, item) for key, item in value.items()}
+    return function(value)
 
 
 def leaves(where: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -167,7 +167,7 @@ class Prover:
                 }
                 for of, call in zip(differing, found, strict=True)
             ]
-            if not any(counted):
+            if not any(counted) or (limits and time.monotonic() - started > _ROUNDING):
                 break
             limits = limits or [self._rounded(kind, gradients, by) for by in rounding.limits()]
         first = next(iter(how for call in counted for how in call.items()), None)

@@ -95,7 +95,7 @@ class Turns:
         for entry in waiting[leaving:]:
             free = [e for e in self._running if e.task is not None and not e.displaced]
             last = max(free, key=lambda e: e.rank, default=None)
-            if last is None or last.task is None or last.urgency() <= entry.urgency():
+            if last is None or last.urgency() <= entry.urgency():
                 return
             last.displace()
 
