@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -139,6 +141,38 @@ def test_pooling_without_gradients() -> None:
                 expected, found = run(x), fuselens.compile(run)(x)
                 assert (found.stride(), found.requires_grad) == (expected.stride(), expected.requires_grad)
                 assert torch.equal(found, expected)
+
+
+INTERPOLATED: dict[str, tuple[int, dict[str, Any]]] = {
+    "linear": (3, {"size": 7}),
+    "bilinear": (4, {"size": (5, 4)}),
+    "bilinear by scales": (4, {"scale_factor": (1.7, 2.0), "align_corners": True}),
+    "bilinear by sizes of scales": (4, {"scale_factor": 1.5, "recompute_scale_factor": True}),
+    "trilinear": (5, {"size": 5}),
+    "bicubic": (4, {"scale_factor": 1.7}),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", INTERPOLATED)
+def test_interpolation_of_infinities(name: str, dynamic: bool | None) -> None:
+    """A neighbour with a weight of zero makes no NaN of an infinity, where eager's kernel does not look at it."""
+    rank, options = INTERPOLATED[name]
+
+    def interpolated(x: Tensor) -> Tensor:
+        return F.interpolate(x, mode=name.partition(" ")[0], **options)
+
+    compiled = fuselens.compile(interpolated, dynamic=dynamic)
+    torch.manual_seed(0)
+    for size in (3, 4):
+        x = torch.randn(2, 3, *[size] * (rank - 2))
+        x[0, 0].view(-1)[2] = math.inf
+        x.requires_grad_()
+        expected, found = interpolated(x), compiled(x)
+        assert found.stride() == expected.stride()
+        torch.testing.assert_close(found, expected, equal_nan=True)
+        gradients = [torch.autograd.grad(y.nan_to_num(0, 0, 0).sum(), x)[0] for y in (found, expected)]
+        torch.testing.assert_close(*gradients)
 
 
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "linear"])

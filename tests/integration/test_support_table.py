@@ -499,6 +499,18 @@ def _(x: Tensor) -> Tensor:
     return x
 
 
+def looked_up(fn: Callable[..., Any]) -> Any:
+    table = x().requires_grad_()
+    fn(table, torch.tensor([1, 3, 1])).sum().backward()
+    assert table.grad is not None and table.grad.is_sparse
+    return table.grad.to_dense()
+
+
+@program("Sparse gradients of embeddings", looked_up)
+def sparse_gradients(table: Any, indices: Any) -> Any:
+    return F.embedding(indices, table, sparse=True).sin()
+
+
 @program("Sparse tensors", lambda fn: fn(x().to_sparse(), x()))
 def _(sparse: Tensor, x: Tensor) -> Tensor:
     return (torch.sparse.mm(sparse, x) + 1).relu()

@@ -35,6 +35,28 @@ def attend(device: str, found: Any, query: Any, key: Any, value: Any, *args: Any
     return OWN(query, key, value, mask, scale, causal, masked, apart)
 
 
+def on_gpu(device: str, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+    """The result of ``scaled_dot_product_attention`` with dropout in a graph for a GPU that is traced on a CPU, by the operator that
+    torch chooses there; None where the CPU's choice has a twin there. For dropout the CPU has products and a softmax only, which hold
+    the weights of all pairs for the backward."""
+    given = dict(zip(("attn_mask", "dropout_p", "is_causal"), args, strict=False)) | kwargs
+    mask, dropout = given.get("attn_mask"), given.get("dropout_p") or 0.0
+    if device != "cuda" or not dropout or any(t.device.type != "cpu" or t.dim() != 4 for t in (query, key, value)):
+        return None
+    if given.get("enable_gqa") or len({t.dtype for t in (query, key, value)}) > 1 or query.dtype not in _DTYPES:
+        return None
+    if not 0 < value.shape[3] <= WIDTH or any(t.shape[3] * t.element_size() % 16 for t in (query, value)):
+        return None
+    if mask is not None:
+        if mask.dtype is torch.bool:
+            mask = query.new_zeros(()).masked_fill(~mask, -math.inf)
+        mask = mask.expand(*query.shape[:3], key.shape[2])
+    return torch.ops.aten._scaled_dot_product_efficient_attention(
+        query, key, value, mask, _is_differentiated((query, key, value)), dropout, bool(given.get("is_causal")),
+        scale=given.get("scale"),
+    )[0]  # fmt: skip
+
+
 def _taken(device: str, query: Any, key: Any, value: Any, mask: Any, causal: bool, grouped: bool) -> bool:
     """Whether our kernel can do it, and takes less time."""
     operands = (query, key, value)

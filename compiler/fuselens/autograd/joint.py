@@ -136,6 +136,7 @@ def _traced(
         sharing=sharing,
         tangents=tuple(_tangent(i, n) for i, n in zip(differentiable, backward.tangents, strict=True)),
         gradients=_positions(backward.gradients),
+        sparse=backward.described_sparse(),
         duplicates=tuple(sorted(inputs.duplicates.items())),
         non_differentiable=_non_differentiable(results, set(differentiable)),
         integers=tuple(results.integers),

@@ -35,6 +35,7 @@ _LIFTS = frozenset({aten.lift_fresh.default, aten.lift_fresh_copy.default})
 _NOT_NUMBERED = frozenset({
     "clone", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "lift_fresh_copy", "_to_copy",
 })  # fmt: skip
+SPARSE = aten._sparse_coo_tensor_with_dims_and_tensors.default  # makes the gradient of an embedding that is sparse
 _SCALARS = (int, float, bool, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 _PLAIN = frozenset({
     torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.bool,
@@ -57,6 +58,7 @@ class OperatorRecorder(torch_private.RecordingMode):
         self.meta: dict[str, Any] = {}
         self.policy: Callable[..., bool] | None = None  # marks the operators whose values a checkpoint keeps
         self.clones_are_identity = False
+        self._has_sparse = False
         self.paused = False
         self.decomposing = False
         self.training = False  # whether a backward will be recorded
@@ -242,6 +244,10 @@ class OperatorRecorder(torch_private.RecordingMode):
         return torch_private.PYTREE.tree_map_only(torch.Tensor, to_be_wrapped, found) if taken_off else found
 
     def _dispatch(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if self._has_sparse and func.namespace != "prim":  # which asks for the device
+            if any(map(_is_sparse, torch_private.PYTREE.tree_leaves((args, kwargs)))):
+                raise Untraceable(f"{func} computes with a sparse gradient", self.meta.get("span"))
+        self._has_sparse |= func is SPARSE
         if not self.zeros and func is not zeros.MAKE:
             return self._by_rule(func, args, kwargs)
         out = NotImplemented if self.decomposing else zeros.applied(self, func, args, kwargs)
@@ -478,6 +484,10 @@ def _same(a: Any, b: Any) -> bool:
         (x.node.expr if isinstance(x, torch.SymInt) else x) == (y.node.expr if isinstance(y, torch.SymInt) else y)
         for x, y in zip(a, b, strict=True)
     )
+
+
+def _is_sparse(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is not torch.strided
 
 
 def _same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:

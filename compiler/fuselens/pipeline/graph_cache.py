@@ -259,7 +259,7 @@ def form() -> Form:
     )  # fmt: skip
     traced = (
         Signature, SavedValue, Sharing, signature.Result, signature.View, signature.Output, signature.Mutation, signature.Reshape,
-        signature.Leaf, signature.Base, signature.Tangent,
+        signature.Leaf, signature.Base, signature.Tangent, signature.SparseGradient,
     )  # fmt: skip
     generated = (
         source.Generated, source.Source, source.KernelInfo, source.HostProgram, source.PythonOperator, source.Steps

@@ -306,7 +306,8 @@ class _Node:
         self.devices: list[torch.device] = []
         self.expects = expects
         self.space: dict[str, Any] = {
-            "compiled": compiled, "lazy": compiled_backward, "unusual": self._unusual, "first_call": self._first_call,
+            "compiled": compiled, "lazy": compiled_backward, "unusual": self._unusual, "with_sparse": self._with_sparse,
+            "first_call": self._first_call,
             "random_state": random_state, "unlinked": _unlinked, "dense_layout": _dense_layout,
             "keeps_graph": torch_private.keeps_graph, "release_saved": torch_private.RELEASE_SAVED, "usual": None,
             "picture": memory.picture, "about_forward": about[0], "about_backward": about[1],
@@ -356,7 +357,8 @@ class _Node:
         self._define("forward(ctx, *inputs)", lines)
 
     def _write_backward(self, has_numbers: bool) -> None:
-        given = _tuple(f"grads[{t.result}]" for t in self.signature.tangents)
+        signature = self.signature
+        given = _tuple(f"grads[{t.result}]" for t in signature.tangents)
         lines = [f"given = {given}", "if not usual(given):", "    return unusual(ctx, grads, given)"]
         read = "*ctx.saved_tensors"
         if self.hidden:
@@ -370,8 +372,20 @@ class _Node:
         if self.rest:
             lines += ["if not keeps_graph():", "    ctx.rest = None"]
         lines += _with_picture("found = (lazy.ready or lazy.get())(operands)", "backward")
-        lines.append(f"return {_tuple(f'found[{g}]' if g is not None else 'None' for g in self.signature.gradients)}")
+        lines += ["found = with_sparse(found)"] if signature.sparse else []
+        lines.append(f"return {_tuple(f'found[{g}]' if g is not None else 'None' for g in signature.gradients)}")
         self._define("backward(ctx, *grads)", lines)
+
+    def _with_sparse(self, found: Sequence[Any]) -> Sequence[Any]:
+        """``found``, with sparse gradients in the place of their values."""
+        made = list(found)
+        for sparse in self.signature.sparse:
+            position = self.signature.gradients[sparse.gradient]
+            assert position is not None
+            made[position] = torch.sparse_coo_tensor(
+                found[sparse.indices], found[position], sparse.size, check_invariants=False
+            )
+        return made
 
     def _define(self, head: str, lines: list[str]) -> None:
         body = "".join(f"    {line}\n" for line in lines)
@@ -404,7 +418,7 @@ class _Node:
             ctx.rest = None
         with torch_private.autocast_off():  # as usual around a backward; its operators' dtypes are decided
             found = (self.compiled_backward.ready or self.compiled_backward.get())(operands)
-        return self._reached(defined, found)
+        return self._reached(defined, self._with_sparse(found) if signature.sparse else found)
 
     def _saved(self, ctx: Any, defined: int) -> Values:
         """The saved tensors, for a backward from the ``defined`` tangents (bits). Raises RuntimeError as eager does where one of its

@@ -54,7 +54,7 @@ class Replay:
                 elif i in signature.written:
                     aliases.append(t.clone())
                 else:
-                    aliases.append(t.view_as(t) if t.requires_grad else t)
+                    aliases.append(torch.ops.aten.alias(t) if t.requires_grad else t)  # sparse gradients pass
             with self.autocast.entered():
                 outputs = self.eager(tuple(aliases))
             results, tangents = [], []

@@ -154,6 +154,7 @@ from .operators import (
     makes_new,
     mutates,
     needs_python_rules,
+    no_python_rules,
     only_computes,
     only_overload,
     python_rules,

@@ -364,6 +364,11 @@ def python_rules() -> contextlib.AbstractContextManager[Any]:
     return private.python_dispatcher()
 
 
+def no_python_rules() -> contextlib.AbstractContextManager[Any]:
+    """Without those rules, for an operator whose C++ form takes symbolic sizes."""
+    return private.no_python_dispatcher()
+
+
 SCRIPTED = "_torchdynamo_inline"  # the attribute of a TorchScript function that has the Python function it was made of
 
 

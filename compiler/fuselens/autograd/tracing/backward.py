@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,8 @@ from torch import fx
 
 from fuselens import torch_private
 
-from ..recorder import OperatorRecorder
+from ...ir.contracts.signature import SparseGradient
+from ..recorder import SPARSE, OperatorRecorder
 from ..untraceable import Untraceable, first_line
 from .inputs import Inputs
 from .layouts import fresh_like
@@ -27,16 +28,23 @@ _FREE_PHASE = (aten.linalg_eig.default, aten._linalg_eigh.default, aten._linalg_
 @dataclass(frozen=True)
 class Backward:
     """``tangents``: a placeholder for each differentiable result. By input, made leaves after them: the node of the gradient, if
-    there is one, and which tangents (bits) it depends on. ``saving``: which tangents go through autograd nodes that saved tensors."""
+    there is one, and which tangents (bits) it depends on. ``saving``: which tangents go through autograd nodes that saved tensors.
+    ``sparse``: for each gradient of which the node is that of its values only, by position: the node of its indices, and its size."""
 
     tangents: list[fx.Node] = field(default_factory=list)
     gradients: list[Any] = field(default_factory=list)
     reached: tuple[int, ...] = ()
     saving: tuple[int, ...] = ()
+    sparse: Mapping[int, tuple[fx.Node, tuple[int, ...]]] = field(default_factory=dict)
 
     @property
     def present(self) -> list[fx.Node]:
-        return [g for g in self.gradients if g is not None]
+        """What the backward returns: the gradients, then the indices of those that are sparse."""
+        return [*(g for g in self.gradients if g is not None), *(indices for indices, _ in self.sparse.values())]
+
+    def described_sparse(self) -> tuple[SparseGradient, ...]:
+        first = len(self.present) - len(self.sparse)
+        return tuple(SparseGradient(g, first + k, size) for k, (g, (_, size)) in enumerate(self.sparse.items()))
 
 
 def record_backward(
@@ -65,12 +73,16 @@ def record_backward(
         raise Untraceable("its results require grad because of leaves that it makes and does not return")
     found = _differentiated(roots, [*(inputs.leaves[i] for i in wanted), *made], tangents, recorder)
     gradients: list[Any] = [None] * (len(inputs.fakes) + len(made))
+    sparse: dict[int, tuple[fx.Node, tuple[int, ...]]] = {}
     for i, g in zip([*wanted, *range(len(inputs.fakes), len(gradients))], found, strict=True):
         if g is not None:
-            gradients[i] = recorder.node_of(torch_private.from_functional(g))
+            gradients[i] = node = recorder.node_of(torch_private.from_functional(g))
+            if node.meta["val"].layout is not torch.strided:
+                gradients[i], indices, size = _parts(node)
+                sparse[i] = indices, size
     if all(g is None for g in gradients):
         raise Untraceable("its results require grad, but their backward reaches none of its inputs")
-    return Backward(nodes, gradients, reached, saving)
+    return Backward(nodes, gradients, reached, saving, sparse)
 
 
 def _differentiated(
@@ -86,6 +98,17 @@ def _differentiated(
         raise
     except Exception as e:
         raise Untraceable(f"the backward raised {type(e).__name__}: {first_line(e)}", recorder.meta.get("span")) from e
+
+
+def _parts(node: fx.Node) -> tuple[fx.Node, fx.Node, tuple[int, ...]]:
+    """Values, indices and size of the sparse gradient that a node makes."""
+    if node.target is not SPARSE:
+        raise Untraceable(f"its backward makes a sparse gradient by {node.target}", node.meta.get("span"))
+    _, _, size, indices, values = (*node.args,)
+    assert isinstance(size, (list, tuple)) and isinstance(indices, fx.Node) and isinstance(values, fx.Node)
+    if not all(isinstance(n, int) for n in size):
+        raise Untraceable("a sparse gradient has a symbolic size", node.meta.get("span"))
+    return values, indices, tuple(int(n) for n in size)  # type: ignore[arg-type]
 
 
 def _refuse(graph: fx.Graph) -> None:

@@ -21,7 +21,7 @@ from fuselens.ir.recurrent import FUNCTIONS as RECURRENT_FUNCTIONS
 from fuselens.ir.user_kernels import NotFunctional
 from fuselens.torch_private.result_layouts import is_dense
 
-from ..attention import attend
+from ..attention import attend, on_gpu
 from ..definitions import each_channel_a_group
 from ..embedding_bags import of_one_size
 from ..list_operators import on_tensors
@@ -31,6 +31,7 @@ from ..recorder import OperatorRecorder
 from ..untraceable import Untraceable, first_line
 from .captured_nodes import draws_inside, through_overlap, turns_grad_on, writes
 from .inputs import Inputs
+from .interpolation import whole_interpolation
 from .layouts import fresh_like, same_shape
 from .provenance import Provenance, copied_meta
 from .recurrent import all_steps
@@ -273,7 +274,9 @@ class Interpreter:
         own = attend(self.device, found, *args, **kwargs)
         if own is not None:
             return own
-        made = self._function(node, args, kwargs)
+        made = on_gpu(self.device, *args, **kwargs)
+        if made is None:
+            made = self._function(node, args, kwargs)
         moved = (
             unmasked is not None and found.is_contiguous() and not same_shape(made, found)
         )  # by another kernel's choice
@@ -324,6 +327,9 @@ class Interpreter:
 
     def interpolate(self, node: fx.Node, args: Any, kwargs: Any) -> torch.Tensor:
         """Python rules of the nearest in rows keep the layout, kernels do not."""
+        made = whole_interpolation(*args, **kwargs)
+        if made is not None:
+            return made
         made = self._function(node, args, kwargs)
         return made.contiguous() if made.ndim == 3 else made
 

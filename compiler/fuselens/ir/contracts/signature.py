@@ -145,6 +145,18 @@ class Tangent:
     stride: tuple[int, ...] | None
 
 
+@dataclass(frozen=True, slots=True)
+class SparseGradient:
+    """gradients[gradient] in the layout COO: what the backward graph gives there are its values.
+
+    ``indices`` is their position among the outputs of the backward graph, ``size`` that of the whole gradient.
+    """
+
+    gradient: int
+    indices: int
+    size: tuple[int, ...]
+
+
 Source = Literal["input", "result", "extra"]
 
 
@@ -180,6 +192,7 @@ class Signature:
     tangents: tuple[Tangent, ...] = ()  # in the order of the backward graph's placeholders
     # per input, then per leaf of a size: position among the backward graph's outputs
     gradients: tuple[int | None, ...] = ()
+    sparse: tuple[SparseGradient, ...] = ()
     leaves: tuple[Leaf, ...] = ()
     requires_grad: tuple[tuple[int, bool], ...] = ()  # inputs that the graph makes require grad, or not
     duplicates: tuple[tuple[int, int], ...] = ()  # (input, earlier input): the same tensor object
