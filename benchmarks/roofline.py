@@ -2,6 +2,7 @@
 
     python -m benchmarks.roofline
     python -m benchmarks.roofline --only softmax,transpose --json out.json
+    python -m benchmarks.roofline --device cuda
 
 Each program becomes one kernel. *Said* are its bytes as ``fuselens limits`` and the editor tell them, from which the share of what memory
 allows is computed: it is as far from that of the counters as the bytes are. *Counted* are the lines (64 B) that a call of the same
@@ -9,20 +10,25 @@ kernel, built for AVX2, brings into the last cache, as Valgrind's cachegrind cou
 processor in a virtual machine has no counters of its own to be asked. The caches that it has are small (32 KiB and 1 MiB), so that
 tensors of some MiB are in none. From the counts are taken those of the same
 process without the calls.
+
+On a card a program has tensors of some GiB, and may become two kernels. *Counted* are the bytes that its memory reads and writes, by the
+card's own counters (``ncu``, which may need to be allowed): with ``--device cuda``, and with no change of its clocks.
 """
 
 from __future__ import annotations
 
 import argparse
 import atexit
+import csv
 import ctypes
 import inspect
 import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -33,16 +39,18 @@ import torch.nn.functional as F
 _LINE = 64
 _CACHES = ("--D1=32768,8,64", "--LL=1048576,16,64")
 _CALLS = 2
+_COUNTERS = ("dram__bytes_read.sum", "dram__bytes_write.sum", "gpu__time_duration.sum")
 _ROWS = 1024
-Program = tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]]]
+_SCALE = 256  # of tensors on a card: what is written and is in its cache at the end is not counted
+Program = tuple[Callable[..., Any], Callable[[int], tuple[torch.Tensor, ...]]]
 
 
-def _given(*shapes: tuple[int, ...]) -> Callable[[], tuple[torch.Tensor, ...]]:
-    return lambda: tuple(torch.randn(shape) for shape in shapes)
+def _given(*shapes: tuple[int, ...]) -> Callable[[int], tuple[torch.Tensor, ...]]:
+    return lambda scale: tuple(torch.randn(n * scale if rest else n, *rest) for n, *rest in shapes)
 
 
-def _indices() -> tuple[torch.Tensor, ...]:
-    return torch.randint(0, 1 << 14, (1 << 13,)), torch.randn(1 << 14, 256)
+def _indices(scale: int) -> tuple[torch.Tensor, ...]:
+    return torch.randint(0, scale << 14, (scale << 13,)), torch.randn(scale << 14, 256)
 
 
 PROGRAMS: dict[str, Program] = {
@@ -68,7 +76,7 @@ def kernel(name: str) -> tuple[Any, Any, Any, dict[str, torch.Tensor]]:
 
     function, inputs = PROGRAMS[name]
     torch.manual_seed(0)
-    given, seen = inputs(), []
+    given, seen = inputs(1), []
 
     def noted(shown: Any, ran: Any) -> Any:
         seen.append(ran)
@@ -168,22 +176,93 @@ def _counted(folder: Path, library: Path, function: str, called: int, arguments:
     return dict(zip(names.split()[1:], map(int, counts.split()[1:]), strict=True))
 
 
+def said_on_card(names: list[str], out: Path) -> None:
+    """Calls the programs, one after the other, where ``ncu`` counts; what we say of the kernels of each goes to the file ``out``."""
+    import fuselens
+
+    cuda, said = torch.cuda.cudart(), {}
+    torch.set_default_device("cuda")
+    for name in names:
+        function, inputs = PROGRAMS[name]
+        given = inputs(_SCALE)
+        kernels = fuselens.explain(function)(*given).kernels
+        compiled = fuselens.compile(function)
+        compiled(*given)
+        torch.cuda.synchronize()
+        cuda.cudaProfilerStart()
+        compiled(*given)
+        torch.cuda.synchronize()
+        cuda.cudaProfilerStop()
+        said[name] = [(k.name, k.bytes_read, k.bytes_written) for k in kernels]
+        del given
+        torch.cuda.empty_cache()
+    out.write_text(json.dumps(said))
+
+
+def measured_on_card(names: list[str]) -> dict[str, dict[str, Any]]:
+    """The same of all programs, by the card's counters."""
+    found = shutil.which("ncu") or "/usr/local/cuda/bin/ncu"
+    if not Path(found).exists():
+        raise SystemExit("ncu is not installed: it reads a card's counters")
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "said.json"
+        command = [found, "--profile-from-start", "off", "--clock-control", "none", "--csv", "--print-units", "base"]
+        command += ["--metrics", ",".join(_COUNTERS), sys.executable, "-m", "benchmarks.roofline", "--child", str(out)]
+        command += ["--only", ",".join(names)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode or not out.exists():
+            raise SystemExit(f"ncu ended with {done.returncode}: {done.stdout[-600:]} {done.stderr[-400:]}")
+        said = json.loads(out.read_text())
+    lines = done.stdout.splitlines()
+    head = next(k for k, line in enumerate(lines) if line.startswith('"ID"'))
+    launches: dict[str, dict[str, float]] = {}
+    for row in csv.DictReader(lines[head:]):
+        launch = launches.setdefault(row["ID"], {})
+        launch[row["Metric Name"]] = float(row["Metric Value"].replace(",", ""))
+        launch[row["Kernel Name"]] = 0.0
+    left, rows = list(launches.values()), {}
+    for name, kernels in said.items():
+        own, left = left[: len(kernels)], left[len(kernels) :]
+        assert all(kernel in launch for (kernel, _, _), launch in zip(kernels, own, strict=True)), (kernels, own)
+        rows[name] = {
+            "kernel": ", ".join(kernel for kernel, _, _ in kernels),
+            "read": sum(read for _, read, _ in kernels), "written": sum(written for _, _, written in kernels),
+            "counted_read": sum(launch[_COUNTERS[0]] for launch in own),
+            "counted_written": sum(launch[_COUNTERS[1]] for launch in own),
+            "seconds": sum(launch[_COUNTERS[2]] for launch in own) / 1e9,
+        }  # fmt: skip
+    return rows
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--only", default="", help="names, with commas")
     options.add_argument("--json", type=Path)
+    options.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    options.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     chosen = options.parse_args()
+    wanted = [name for name in PROGRAMS if not chosen.only or name in chosen.only.split(",")]
+    if chosen.child is not None:
+        said_on_card(wanted, chosen.child)
+        return
+    on_card = measured_on_card(wanted) if chosen.device == "cuda" else {}
+    if on_card:
+        _told(on_card.items(), chosen.json)
+        return
     if shutil.which("valgrind") is None:
         raise SystemExit("valgrind is not installed: it counts the lines that kernels bring into a cache")
     os.environ |= {"FUSELENS_CPU_ISA": "avx2", "OMP_NUM_THREADS": "1"}  # what valgrind knows
     os.environ["FUSELENS_CACHE_DIR"] = cache = tempfile.mkdtemp()  # what is cached would not be generated
     atexit.register(shutil.rmtree, cache, ignore_errors=True)
     torch.set_num_threads(1)
-    wanted = [name for name in PROGRAMS if not chosen.only or name in chosen.only.split(",")]
+    _told(((name, measured(name)) for name in wanted), chosen.json)
+
+
+def _told(measured: Iterable[tuple[str, dict[str, Any]]], json_file: Path | None) -> None:
     rows, near = {}, 0
-    print(f"{'':18} {'said':>12} {'counted':>12}   ratio  read  written")
-    for name in wanted:
-        row = rows[name] = measured(name)
+    print(f"{'':20} {'said':>15} {'counted':>15}   ratio  read  written")
+    for name, row in measured:
+        rows[name] = row
         said, counted = row["read"] + row["written"], row["counted_read"] + row["counted_written"]
         row["ratio"] = ratio = said / counted
         near += abs(ratio - 1) <= 0.05
@@ -191,10 +270,10 @@ def main() -> None:
             f"{a / b:.3f}" if b else "–"
             for a, b in ((row["read"], row["counted_read"]), (row["written"], row["counted_written"]))
         ]
-        print(f"{name:18} {said:12,.0f} {counted:12,.0f}   {ratio:.3f}  {'  '.join(parts)}", flush=True)
+        print(f"{name:20} {said:15,.0f} {counted:15,.0f}   {ratio:.3f}  {'  '.join(parts)}", flush=True)
     print(f"{near} of {len(rows)} within 5 %")
-    if chosen.json:
-        chosen.json.write_text(json.dumps(rows, indent=1))
+    if json_file:
+        json_file.write_text(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":

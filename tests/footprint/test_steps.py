@@ -7,11 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from fuselens.checking import check, trials
+from fuselens.checking.steps import calls
+from fuselens.checking.steps.step import Step, Subject
 from fuselens.config import Config, from_environment
 from fuselens.record.plain import from_plain, to_plain
-from fuselens.record.report import Report, StepMemory
+from fuselens.record.report import Diagnostic, Report, StepMemory
+from fuselens.slices import devices
 
 HEAD = """
 import torch
@@ -244,3 +248,32 @@ def test_a_step_that_raises(looks: Looks) -> None:
     report = looks(text.replace("for _ in range(3):", "raise ValueError('no data')\n    for _ in range(3):"))
     assert report.step is None
     assert any(d.code == "FL633" and "ValueError: no data" in d.message for d in report.diagnostics)
+
+
+def test_what_is_on_the_card_is_looked_at_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine with a card, which has no memory to spare."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    path = tmp_path / "train.py"
+    path.write_text(
+        HEAD + DEEP.replace("Net(64, 4)", "Net(64, 4).cuda()").replace("64), torch", '64, device="cuda"), torch')
+    )
+    with calls.call_of(path, None, "model", from_environment(), "cuda") as (file, call):
+        assert not isinstance(call, Diagnostic)
+        step = Step(Subject.of(call, file.source), call.config)
+        found = step.memory({})
+    assert {p.device.type for p in step.parameters} == {"cpu"}
+    assert found.target == "cuda:sm_90" and found.kinds["parameters"] > 0
+    assert devices.is_here(torch.device("cuda"))
+
+
+def test_calls_that_work_with_one_size_only_are_told(looks: Looks) -> None:
+    square = """
+@fuselens.compile(example_inputs=lambda: (torch.randn(64, 64), torch.randn(64, 64)))
+def small(x, y):
+    return x @ y @ x
+"""
+    report = looks(square, step_limit="300MiB")
+    assert report.step is not None and report.step.fits and report.step.largest is None
+    assert not report.diagnostics

@@ -167,7 +167,7 @@ def _called(
         else:
             recorder.report.inputs = call.stated
             recorder.report.diagnostics += call.assumed
-            recorder.report.machine = of_target(recorder.report.target, call.config)
+            recorder.report.machine = of_target(recorder.report.built_for, call.config)
             return FunctionCheck(annotated, recorder.report, recorder, call.fingerprint)
     except SystemExit as error:
         stack = user_stack(error, file.path)

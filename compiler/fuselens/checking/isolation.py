@@ -663,6 +663,8 @@ def _text_of(request: wire.Request, chosen: config.Config, gradients: bool, prog
         from ..limits import measuring
 
         device, again = request.options.get("device", "cpu"), bool(request.options.get("again"))
+        if device == "cuda" and not measuring.has_card():
+            return ""
         return json.dumps(plain.to_plain(measuring.machine(device, chosen, progress, again=again)))
     (function,) = request.functions
     if request.method == "values":
@@ -777,7 +779,8 @@ def _start_cuda(request: wire.Request, chosen: config.Config) -> None:
     """CUDA's driver makes folders and links of devices when it starts, which is an effect. For what may use it, it starts before."""
     import torch
 
-    if "cuda" in source_of(request) or chosen.target.startswith("cuda"):
+    named = request.options.get("device") == "cuda" or "cuda" in source_of(request)
+    if named or chosen.target.startswith("cuda"):
         with contextlib.suppress(Exception):  # who uses it hears why it does not start
             if torch.cuda.is_available():
                 torch.cuda.init()

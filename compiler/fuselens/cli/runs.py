@@ -41,30 +41,43 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def machine_limits(arguments: argparse.Namespace) -> int:
-    """What the machine can do; of functions, how far their kernels are from it. Status 1 where a function was not run."""
+    """What the machine can do, and its card; of functions, how far their kernels are from what they ran on. Status 1 where a function was
+    not run."""
     chosen = _named(arguments.target) if arguments.target else []
-    options = {"device": "cuda" if (arguments.device or "").startswith("cuda") else "cpu", "again": arguments.again}
     with progress(len(chosen) + 1) as shown, supervisor(arguments, shown) as children:
-        asked = wire.Request(0, "machine", options=options_of(arguments) | options, limits=limits(arguments))
-        answer = children.call(asked, shown.saying("this machine"))
-        shown.done()
+        machines = _measured(arguments, children, shown) if arguments.again or not chosen else []
         results = [event.run for event in _asked("run", chosen, arguments, children, shown) if event.run is not None]
-    if not answer.text:
-        raise UsageError(f"this machine was not measured: {_why(answer)}")
-    machine = plain.from_plain(Machine, json.loads(answer.text))
+        machines = machines or list({r.machine.name: r.machine for r in results if r.machine is not None}.values())
     if arguments.format == "json":
         distances = [{phase: plain.to_plain(distance(r, phase)) for phase in ("forward", "backward")} for r in results]
         functions = [plain.to_plain(r) | {"distance": d} for r, d in zip(results, distances, strict=True)]
-        console.say(json.dumps({"machine": plain.to_plain(machine), "functions": functions}, indent=2))
+        console.say(json.dumps({"machines": plain.to_plain(machines), "functions": functions}, indent=2))
     else:
         for result in results:
             say(views.run_text(result))
-        say("\n".join(printed_distance.machine_lines(machine)))
+        for machine in machines:
+            say("\n".join(printed_distance.machine_lines(machine)))
     return int(any(r.error is not None for r in results))
 
 
-def _why(answer: wire.Event) -> str:
-    return answer.file.diagnostics[0].message if answer.file is not None and answer.file.diagnostics else "no answer"
+def _measured(arguments: argparse.Namespace, children: Supervisor, shown: Progress) -> list[Machine]:
+    """What the processors can do, and the card, if there is one; or one of them, if the arguments say which. Raises UsageError."""
+    stated = (arguments.device or "auto").partition(":")[0]
+    found = []
+    for device in ("cpu", "cuda") if stated == "auto" else (stated,):
+        options = options_of(arguments) | {"device": device, "again": arguments.again}
+        asked = wire.Request(0, "machine", options=options, limits=limits(arguments))
+        answer = children.call(asked, shown.saying("this machine"))
+        if answer.text:
+            found.append(plain.from_plain(Machine, json.loads(answer.text)))
+        elif answer.file is not None or stated == "cuda":
+            raise UsageError(f"this machine was not measured: {_why(answer, 'there is no card')}")
+    shown.done()
+    return found
+
+
+def _why(answer: wire.Event, otherwise: str = "no answer") -> str:
+    return answer.file.diagnostics[0].message if answer.file is not None and answer.file.diagnostics else otherwise
 
 
 def _named(target: str) -> list[Target]:

@@ -23,9 +23,9 @@ def _machine(name: str, bandwidth: float, products: Mapping[str, float], plain: 
 PROCESSOR = _machine("a core", 20e9, dict.fromkeys(("float32", "float16", "bfloat16"), 100e9), 20e9, 2e-6)
 
 
-def of_card(card: Card, name: str = "", *, tf32: bool = False) -> Machine:
-    """By what the maker says, and what was measured on cards of the kind. ``tf32`` says whether products of float32 may be by it."""
-    one = {"float32": OPERATIONS_TF32 if tf32 else OPERATIONS[4], "float16": OPERATIONS[2], "bfloat16": OPERATIONS[2]}
+def of_card(card: Card, name: str = "") -> Machine:
+    """By what the maker says, and what was measured on cards of the kind."""
+    one = {"float32": OPERATIONS[4], "tf32": OPERATIONS_TF32, "float16": OPERATIONS[2], "bfloat16": OPERATIONS[2]}
     products = {dtype: speed * card.processors for dtype, speed in one.items()}
     plain = PROCESSOR_OPERATIONS * card.processors
     return _machine(name or f"sm_{card.architecture}", card.bandwidth, products, plain, KERNEL_SECONDS)

@@ -73,7 +73,8 @@ def of_node(graph: Graph, node: Node, numbers: Mapping[str, int]) -> Amount:
     args = tuple(given(a) for a in node.args)
     done = _operations(packet, args, {}, outputs[0] if len(outputs) == 1 else outputs)
     dtype = min((graph.buffers[n].dtype for n in read | written), key=lambda d: ITEMSIZE[d], default="f32")
-    return Amount(moved(read), moved(written), _products(done, DTYPES[dtype]))
+    on_gpu = any(graph.buffers[n].device.startswith("cuda") for n in written)
+    return Amount(moved(read), moved(written), _products(done, _precision(DTYPES[dtype], node.target, on_gpu)))
 
 
 def of_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Amount:
@@ -81,8 +82,10 @@ def of_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result
     given = {id(t): t for t in tensors_in((args, kwargs))}
     made = {id(t): t for t in tensors_in(result) if id(t) not in given}
     read, written = (sum(t.numel() * t.element_size() for t in ts.values()) for ts in (given, made))
-    dtype = next((t.dtype for t in (*given.values(), *made.values())), torch.float32)
-    return Amount(read, written, _products(_operations(func.overloadpacket, args, kwargs, result), dtype))
+    first = next(iter((*given.values(), *made.values())), None)
+    dtype, on_gpu = (torch.float32, False) if first is None else (first.dtype, first.is_cuda)
+    done = _operations(func.overloadpacket, args, kwargs, result)
+    return Amount(read, written, _products(done, _precision(dtype, str(func), on_gpu)))
 
 
 def _of_kernel(kernel: Kernel, numbers: Mapping[str, int]) -> dict[str, float]:
@@ -95,8 +98,17 @@ def _of_kernel(kernel: Kernel, numbers: Mapping[str, int]) -> dict[str, float]:
     return dict(found)
 
 
-def _products(done: float, dtype: torch.dtype) -> dict[str, float]:
-    return {f"product {str(dtype).removeprefix('torch.')}": done} if done else {}
+def _products(done: float, precision: str) -> dict[str, float]:
+    return {f"product {precision}": done} if done else {}
+
+
+def _precision(dtype: torch.dtype, operator: str, on_gpu: bool) -> str:
+    """What a product computes with: a dtype's name, or "tf32", by which GPUs may multiply numbers of float32."""
+    if dtype == torch.float32 and on_gpu:
+        backend = torch.backends.cudnn if "conv" in operator else torch.backends.cuda.matmul
+        if backend.allow_tf32:
+            return "tf32"
+    return str(dtype).removeprefix("torch.")
 
 
 def _operations(packet: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> float:

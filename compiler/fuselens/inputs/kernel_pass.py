@@ -6,10 +6,12 @@ torch's profiler says how long each kernel ran.
 
 from __future__ import annotations
 
+import itertools
+import re
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 _BUILDING = 10.0  # seconds after which no more copies are built
 _CALLING = 0.5  # seconds for calls
 _MOST_CALLS = 50
+_GRAPH = re.compile(r" graph (\d+)( backward)?(?: \([^()]+:\d+\))?$")  # what a graph's range is called
+_LABEL = re.compile(r"^\w+::| \([^()]+:\d+\)$")  # what a range has more than the name of its kernel or operator
 
 Probed = tuple[Sequence[KernelRun], "Probe"]  # the kernels of a unit, without their times, and what times them
 
@@ -72,26 +76,71 @@ def _repeat(call: Callable[[], object], armed: Sequence[Probed]) -> list[list[fl
 def timed_on_gpu(
     kernels: Iterable[KernelRun], call: Callable[[], object], training: Callable[[], object] | None = None
 ) -> list[KernelRun]:
-    """The same for kernels of a GPU, by torch's profiler; graphs that have kernels of one name share its time."""
-    times = [profiled(each) for each in (call, training) if each is not None]
-    return [_with_times(kernel, [found.get(kernel.name, []) for found in times]) for kernel in kernels]
+    """The same for kernels and operators on a GPU, by torch's profiler: what they launch in the ranges of their graphs."""
+    profiles = [profiled(each) for each in (call, training) if each is not None]
+    graphs: dict[tuple[int, str], list[KernelRun]] = {}
+    for kernel in kernels:
+        graphs.setdefault((kernel.graph, kernel.phase), []).append(kernel)
+    found = []
+    for graph, own in graphs.items():
+        taken = [profile.times(graph, own) for profile in profiles]
+        found += map(_with_times, own, zip(*taken, strict=True))
+    return found
 
 
-def profiled(call: Callable[[], object]) -> dict[str, list[float]]:
-    """The seconds that each kernel ran on the GPU in repeated calls, by its name."""
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What ran on the GPU in so many ``calls``: the seconds of each kernel by its name, and for each call of a graph, by its number and
+    phase, what ran in its ranges, in their order: their names and seconds."""
+
+    calls: int
+    of_kernels: dict[str, list[float]]
+    of_graphs: dict[tuple[int, str], list[list[tuple[str, float]]]]
+
+    def times(self, graph: tuple[int, str], kernels: Sequence[KernelRun]) -> list[list[float]]:
+        """The seconds of the kernels and operators of a graph, which has them in this order."""
+        taken: list[list[float]] = [[] for _ in kernels]
+        if graph not in self.of_graphs and self.of_graphs:
+            return taken
+        for ranges in self.of_graphs.get(graph, ()):
+            for times, seconds in zip(taken, _matched(kernels, ranges), strict=True):
+                times += seconds
+        if any(taken):
+            return taken
+        return [self.of_kernels.get(kernel.name, []) for kernel in kernels]  # a recording is one range
+
+
+def _matched(kernels: Sequence[KernelRun], ranges: Sequence[tuple[str, float]]) -> list[list[float]]:
+    """The seconds of each kernel in one call of a graph: by their order, since kernels that are alike are launched by one name, or by
+    their names where some have no range."""
+    names = [kernel.name for kernel in kernels]
+    if len(ranges) == len(kernels) and all(
+        name == kernel.name for kernel, (name, _) in zip(kernels, ranges, strict=True) if kernel.library
+    ):
+        return [[seconds] for _, seconds in ranges]
+    of_name = {name: [seconds for n, seconds in ranges if n == name] for name in names}
+    found = {name: iter(times) if len(times) == names.count(name) else iter(()) for name, times in of_name.items()}
+    return [list(itertools.islice(found[name], 1)) for name in names]
+
+
+def profiled(call: Callable[[], object]) -> Profile:
+    """Repeated calls under torch's profiler."""
     from torch.profiler import ProfilerActivity, profile
 
     call()
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
-        end = time.perf_counter() + _CALLING
-        for turn in range(_MOST_CALLS):
-            if turn >= 3 and time.perf_counter() > end:
-                break
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiler:
+        end, turn = time.perf_counter() + _CALLING, 0
+        while turn < _MOST_CALLS and (turn < 3 or time.perf_counter() < end):
             call()
+            turn += 1
         torch.cuda.synchronize()
-    times: dict[str, list[float]] = {}
+    found = Profile(turn, {}, {})
     for event in profiler.events() or ():
         if str(event.device_type) == "DeviceType.CUDA":
-            times.setdefault(event.name, []).append(event.device_time * 1e-6)
-    return times
+            found.of_kernels.setdefault(event.name, []).append(event.device_time * 1e-6)
+        elif graph := _GRAPH.search(event.name):
+            inside = [(_LABEL.sub("", each.name), each.device_time_total * 1e-6) for each in event.cpu_children]
+            key = int(graph[1]), "backward" if graph[2] else "forward"
+            found.of_graphs.setdefault(key, []).append([(name, taken) for name, taken in inside if taken])
+    return found

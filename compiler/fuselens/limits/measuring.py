@@ -6,8 +6,10 @@ Times are those of kernels alone (:mod:`fuselens.inputs.kernel_pass`), so neithe
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
+import functools
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,11 +32,13 @@ from ..record.report import KernelRun, Machine, RunResult
 from ..runtime import measure
 from ..schedule.items import COSTS
 
-_VERSION = 1  # raise it where the same machine would be told other figures
+_VERSION = 2  # raise it where the same machine would be told other figures
 _BYTES = tuple(1 << n for n in range(14, 29, 2))  # that kernels move, of which the largest are in no cache
 _BYTES_OF_CARD = tuple(1 << n for n in range(16, 31, 2))
+_ROW_OF_CARD = 1024  # numbers
 _SECONDS = 0.02  # of calls for each size
 _TERMS = 8  # of a kernel whose operations are counted
+_PLAIN_TERMS_OF_CARD = 32  # that many additions and products take longer there than what the kernel moves
 _NUMBERS = 32768  # for each thread: its second-level cache has them
 _NUMBERS_OF_CARD = 1 << 22
 _LONG = 0.004  # seconds of a product that is not tried with more numbers
@@ -70,10 +74,14 @@ def machine(
     return plain.from_plain(Machine, measure.remembered(own, _question(device), measured, again=again))
 
 
+def has_card() -> bool:
+    return torch.cuda.is_available()
+
+
 def of_target(target: str, config: Config) -> Machine | None:
     """What is compiled for, if that was measured before; of a GPU that is not here, by the figures of its kind."""
     device = "cuda" if target.startswith("cuda") else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
+    if device == "cuda" and not has_card():
         architecture = "".join(c for c in target.partition("sm_")[2] if c.isdigit())
         return costs.of_card(usual(int(architecture or 90)))
     found = measure.recalled(config, _question(device))
@@ -119,9 +127,10 @@ class _Timed:
         """The kernels of a call, each with the seconds of calls that were made for so many ``seconds``."""
         self._compiled(*next(calls))
         if self._device == "cuda":
-            of_name = kernel_pass.profiled(lambda: self._compiled(*next(calls)))
-            works = [w for g in self._recorder.report.graphs for w in programs.runs(g.id, g.work)]
-            return [(k, of_name[k.name]) for k in works if k.name in of_name]
+            found = kernel_pass.profiled(lambda: self._compiled(*next(calls)))
+            works = [k for graph in self._recorder.report.graphs for k in programs.runs(graph.id, graph.work)]
+            times = [found.of_kernels.get(k.name, []) for k in works]
+            return [(k, t) for k, t in zip(works, times, strict=True) if t]
         armed = [(kernels, probe) for kernels, probe in self._recorder.probed or () if probe.arm()]
         found = [(kernel, list[float]()) for kernels, _ in armed for kernel in kernels]
         try:
@@ -148,20 +157,24 @@ def _usual(times: Sequence[float]) -> float:
 
 def _pieces(size: int, tensors: int, device: str) -> Iterator[tuple[torch.Tensor, ...]]:
     """For ever, what calls are given that together move ``size`` bytes: by turns parts of as many tensors, so that a call is short and
-    finds in caches what a kernel finds there that moves as much. On a card, whose calls nobody interrupts, it is one part."""
+    finds in caches what a kernel finds there that moves as much. On a card, whose calls nobody interrupts, it is one part: rows, so that
+    one kernel for all numbers of them is as good as that for one, and is not split in two where it reduces."""
     whole = [torch.full((size // 4 // tensors,), 1.5, device=device) for _ in range(tensors)]
-    piece = size if device == "cuda" else min(size, _PIECE)
+    if device == "cuda":
+        while True:
+            yield tuple(t.view(-1, _ROW_OF_CARD) for t in whole)
+    piece = min(size, _PIECE)
     parts = list(zip(*(t.split(piece // 4 // tensors) for t in whole), strict=True))
     while True:
         yield from parts
 
 
 def _total(x: torch.Tensor) -> torch.Tensor:
-    return x.sum()
+    return x.sum(-1)
 
 
 def _largest(x: torch.Tensor) -> torch.Tensor:
-    return x.amax()
+    return x.amax(-1)
 
 
 def _copy(x: torch.Tensor, y: torch.Tensor) -> None:
@@ -178,13 +191,13 @@ def _curve(
     """Bytes a second of the best of the functions, which move so many ``tensors`` once each, by the bytes that they move."""
     timed = [_Timed(function, device, dataclasses.replace(config, dynamic=True)) for function in functions]
     found = []
-    for size in sizes:
+    for size in reversed(sizes) if device == "cuda" else sizes:  # kernels are made for the first
         moved = size if device == "cuda" else min(size, _PIECE)
         times = [
             _usual(times) for function in timed for _, times in function.times(_pieces(size, tensors, device), _SECONDS)
         ]
         found.append((size, moved / min(times)))
-    return tuple(found)
+    return tuple(sorted(found))
 
 
 # --- operations -------------------------------------------------------------------------------------------------------
@@ -197,7 +210,8 @@ def _operations(device: str, config: Config) -> dict[str, float]:
     # of other lengths each, so that they are kernels of their own
     given = [torch.full((numbers + 64 * k,), 0.75, device=device) for k in range(len(names))]
 
-    timed = _Timed(_all_of_them, device, config).times(itertools.repeat(tuple(given)), len(names) * _SECONDS)
+    every = functools.partial(_all_of_them, _PLAIN_TERMS_OF_CARD if device == "cuda" else _TERMS)
+    timed = _Timed(every, device, config).times(itertools.repeat(tuple(given)), len(names) * _SECONDS)
     speeds: dict[str, float] = {}
     for kernel, times in timed:
         kinds, seconds = kernel.operations, _usual(times)
@@ -214,11 +228,11 @@ def _operations(device: str, config: Config) -> dict[str, float]:
     return speeds
 
 
-def _all_of_them(*given: torch.Tensor) -> list[torch.Tensor]:
+def _all_of_them(plain_terms: int, *given: torch.Tensor) -> list[torch.Tensor]:
     """Sums of what does not wait for each other: of products first, then of each of the functions."""
     x = given[0]
     y = (x + 0.125) * (x - 0.125)
-    for k in range(2, 1 + _TERMS):
+    for k in range(2, 1 + plain_terms):
         y = y + (x + k / 8) * (x - k / 8)
     found = [y]
     for x, (name, function) in zip(given[1:], _FUNCTIONS.items(), strict=True):
@@ -232,19 +246,37 @@ def _all_of_them(*given: torch.Tensor) -> list[torch.Tensor]:
 def _products(device: str) -> Iterator[tuple[str, float]]:
     """Operations a second of products of square matrices, by dtype."""
     for dtype in _DTYPES:
-        best = 0.0
-        for n in (128, 256, 512, 1024) if device == "cpu" else (2048, 4096, 8192):
-            seconds = _product_seconds(torch.full((n, n), 0.5, dtype=dtype, device=device))
-            best = max(best, 2.0 * n**3 / seconds)
-            if seconds > _LONG:
-                break
-        yield str(dtype).removeprefix("torch."), best
+        with _tf32(False) if device == "cuda" else contextlib.nullcontext():
+            yield str(dtype).removeprefix("torch."), _best_product(dtype, device)
+    if device == "cuda":
+        with _tf32(True):
+            yield "tf32", _best_product(torch.float32, device)
+
+
+def _best_product(dtype: torch.dtype, device: str) -> float:
+    best = 0.0
+    for n in (128, 256, 512, 1024) if device == "cpu" else (2048, 4096, 8192):
+        seconds = _product_seconds(torch.full((n, n), 0.5, dtype=dtype, device=device))
+        best = max(best, 2.0 * n**3 / seconds)
+        if seconds > _LONG:
+            break
+    return best
+
+
+@contextlib.contextmanager
+def _tf32(allowed: bool) -> Iterator[None]:
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def _product_seconds(a: torch.Tensor) -> float:
     if a.is_cuda:
-        times = kernel_pass.profiled(lambda: torch.mm(a, a))
-        return min(seconds for of_kernel in times.values() for seconds in of_kernel)
+        found = kernel_pass.profiled(lambda: torch.mm(a, a))
+        return sum(min(times) * round(len(times) / found.calls) for times in found.of_kernels.values())
     taken, end = list[float](), time.perf_counter() + _SECONDS
     while time.perf_counter() < end or len(taken) < 3:
         start = time.perf_counter()

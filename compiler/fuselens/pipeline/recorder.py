@@ -24,7 +24,7 @@ from ..inputs import recorded_inputs
 from ..record import live_memory, logs, notices, report
 from ..record.diagnostics import make
 from . import graph_cache
-from .cache_keys import facts_of, told_inputs
+from .cache_keys import facts_of
 
 if TYPE_CHECKING:
     from ..footprint.ledger import Ledger
@@ -235,10 +235,11 @@ class Recorder:
 
     def new_graph(self, captured: Captured, part_of: int | None = None) -> report.Graph:
         frame = captured.frame if part_of is None else f"{captured.frame}, part of graph {part_of}"
+        facts = facts_of(captured)
+        on_gpu = self.config.target.startswith("cuda") or any(d.startswith("cuda") for d in facts.devices)
         graph = report.Graph(
             id=len(self.report.graphs), frame=frame, span=captured.span, operations=captured.operations,
-            inputs=told_inputs(captured) if captured.facts is None else captured.facts.inputs,
-            part_of=part_of,
+            inputs=facts.inputs, part_of=part_of, device="cuda" if on_gpu else "cpu",
         )  # fmt: skip
         self.report.graphs.append(graph)
         return graph

@@ -328,6 +328,7 @@ class Graph:
     fallback: bool = False  # True when the graph runs eagerly, as captured
     repro: str = ""  # a program that runs the graph compiled and eagerly; where texts of everything are wanted
     part_of: int | None = None  # the graph that this one is a part of
+    device: str = "cpu"  # kind of device that its kernels are for: "cpu" or "cuda"
     runs: int = 1  # how often that graph runs it
 
     def stage(self, name: str) -> Stage | None:
@@ -699,6 +700,17 @@ class Report:
     @property
     def kernels(self) -> list[Kernel]:
         return [k for g in self.graphs for k in g.kernels]
+
+    @property
+    def device(self) -> str:
+        """The kind of device that it is compiled for: "cuda" where one of its graphs is, or its target says so."""
+        return self.built_for.partition(":")[0]
+
+    @property
+    def built_for(self) -> str:
+        """The target, with its architecture if it has one; where that is open, what its graphs are for."""
+        on_gpu = any(g.device == "cuda" for g in self.graphs)
+        return self.target if self.target.startswith("cuda") else "cuda" if on_gpu else "cpu"
 
     def summary(self) -> str:
         """The lens text: ``3 graphs · 1 break · 3 kernels``."""

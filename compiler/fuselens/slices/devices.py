@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -12,7 +15,23 @@ _MOVES = {torch.Tensor.cuda, torch.Tensor.pin_memory} | {
 }
 
 
+_card_is_hidden = ContextVar("_card_is_hidden", default=False)
+
+
+@contextlib.contextmanager
+def without_card() -> Iterator[None]:
+    """Inside, the card of this machine counts as absent, and what is made for it is made on the CPU."""
+    before = _card_is_hidden.set(True)
+    try:
+        with OnThisMachine():
+            yield
+    finally:
+        _card_is_hidden.reset(before)
+
+
 def is_here(device: torch.device) -> bool:
+    if device.type == "cuda" and _card_is_hidden.get():
+        return False
     if device.type in ("cpu", "meta"):
         return True
     kind = getattr(torch, device.type, None)

@@ -23,5 +23,5 @@ def register(server: FuselensServer) -> None:
             raise JsonRpcInvalidParams(f"not an open Python file: {params.uri}")
         machine = None
         if any(seen_kernels(view, report.function) for report in view.reports()):
-            machine = await ls.machines.of(view.path, Urgency.FOCUSED)
+            machine = await ls.machines.of(view.path, urgency=Urgency.FOCUSED)
         return ls.encode(pictures(view, params.function, machine))

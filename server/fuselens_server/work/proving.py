@@ -57,12 +57,13 @@ class Proofs(Background):
                 report.diagnostics += [proof.fault] if proof.fault is not None else []
                 report.proof = proof
                 self._taken(document)
-        here = [r for r in checked.report.functions if r.machine is None and not r.target.startswith("cuda")]
-        machine = await self._machines.of(document.path) if here else None
-        if machine is not None and document.checked is checked:
-            for report in here:
-                report.machine = machine
-            self._taken(document)
+        unknown = [r for r in checked.report.functions if r.machine is None]
+        for device in dict.fromkeys(r.device for r in unknown):
+            machine = await self._machines.of(document.path, device)
+            if machine is not None and document.checked is checked:
+                for report in unknown:
+                    report.machine = machine if report.device == device else report.machine
+                self._taken(document)
 
     async def _proved(self, document: Document, report: Report, source: str) -> Proof:
         settings, environment = await self._configuration.settled(document.path)

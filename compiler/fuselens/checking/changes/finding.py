@@ -34,7 +34,7 @@ def changes_of(path: str, qualname: str, source: str | None, config: Config, pro
         if not file.annotated:
             raise FileRefused(file.diagnostics[0])
         report, wider = _looked(file, config, progress)
-    if report.target.startswith("cuda") and not torch.cuda.is_available():
+    if report.device == "cuda" and not torch.cuda.is_available():
         raise CannotBeMeasured("it is compiled for a GPU, and this machine has none that could run it")
     if not report.compiled:
         raise CannotBeMeasured(f"it is not compiled: {report.uncompiled}")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
 
 from ...config import Config, sizes_of
 from ...record import diagnostics, live_memory
 from ...record.report import Diagnostic, Fix, Remedy, Report, StepMemory
-from ..function_check import Call, planned
-from ..opening import OpenFile, Progress, opened, silent
+from ..function_check import Call
+from ..opening import OpenFile, Progress
 from ..parsing import FileRefused
+from .calls import call_of
 from .fitting import largest
 from .remedies import remedies
 from .sizes import UnknownSize
@@ -28,14 +30,15 @@ def look(
         if report.inputs is None or report.unchanged:
             continue
         try:
-            with opened(path, source, (report.function,), None, config) as file:
-                report.step = _of(file, report, config, say, until)
+            with call_of(path, source, report.function, config, report.device) as (file, call):
+                report.step = _of(file, call, report, config, say, until)
         except FileRefused as refused:
             report.diagnostics.append(_failed(report, refused.diagnostic.message))
 
 
-def _of(file: OpenFile, report: Report, config: Config, say: Progress, until: float) -> StepMemory | None:
-    call = planned(file, file.annotated[0], config, silent)
+def _of(
+    file: OpenFile, call: Call | Diagnostic, report: Report, config: Config, say: Progress, until: float
+) -> StepMemory | None:
     if isinstance(call, Diagnostic):
         report.diagnostics.append(_failed(report, call.message))
         return None
@@ -59,16 +62,17 @@ def _told(file: OpenFile, call: Call, report: Report, config: Config, say: Progr
     axis = step.sizes.axis
     if found.limit is not None and axis:
         say(f"{report.function}: the largest {axis} that fits")
-        found = dataclasses.replace(found, largest=_largest(step, sizes, axis, found))
+        with contextlib.suppress(StepRaised):  # calls of other sizes may not work
+            found = dataclasses.replace(found, largest=_largest(step, sizes, axis, found))
     if not found.fits:
         say(f"{report.function}: what would make it fit")
-        found = dataclasses.replace(found, remedies=remedies(file, step, sizes, found, say, until))
+        found = dataclasses.replace(found, remedies=remedies(file, step, sizes, found, say, until, report.device))
         report.diagnostics.append(_too_much(report, found))
     return found
 
 
 def _largest(step: Step, sizes: dict[str, int], axis: str, found: StepMemory) -> int | None:
-    """By one compilation for all sizes, and then as a run with that size would be compiled."""
+    """By one compilation for all sizes, and then as a run with that size would be compiled. Raises StepRaised."""
     limit = found.limit or 0
     most = largest(lambda n: step.memory(sizes | {axis: n}, varying=True).peak, found.sizes[axis], limit)
     for _ in range(_TRIES):

@@ -15,9 +15,9 @@ from ... import torch_private
 from ...record.report import Diagnostic, Fix, Remedy, Span, StepMemory
 from ...source.fixes import Source, applied
 from ...source.fixes.checkpoints import checkpoint_fixes
-from ..function_check import planned
-from ..opening import OpenFile, Progress, opened, silent
+from ..opening import OpenFile, Progress
 from ..parsing import FileRefused
+from .calls import call_of
 from .sizes import UnknownSize
 from .step import Change, Step, StepRaised, Subject
 
@@ -28,12 +28,13 @@ _NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torc
 
 
 def remedies(
-    file: OpenFile, step: Step, sizes: Mapping[str, int], found: StepMemory, say: Progress, until: float
+    file: OpenFile, step: Step, sizes: Mapping[str, int], found: StepMemory, say: Progress, until: float, device: str
 ) -> tuple[Remedy, ...]:
-    """The cheapest first: those after which it fits, and that change nothing but memory and time, before all others."""
+    """The cheapest first: those after which it fits, and that change nothing but memory and time, before all others. ``device`` is where
+    the function runs."""
     made: list[Remedy] = []
     start, longest = time.monotonic(), 0.0
-    for title, attempt in _attempts(file, step, sizes, found):
+    for title, attempt in _attempts(file, step, sizes, found, device):
         if time.monotonic() + longest > until:
             break
         say(f"{step.subject.name}: {title}")
@@ -52,7 +53,7 @@ Attempt = Callable[[], Remedy | None]
 
 
 def _attempts(
-    file: OpenFile, step: Step, sizes: Mapping[str, int], found: StepMemory
+    file: OpenFile, step: Step, sizes: Mapping[str, int], found: StepMemory, device: str
 ) -> Iterator[tuple[str, Attempt]]:  # fmt: skip
     changed = functools.partial(_changed, step, sizes, found)
     trains = "backward" in found.phases
@@ -64,7 +65,7 @@ def _attempts(
         options = {"memory_budget": budget}
         yield title, functools.partial(changed, title, Change(options), how=f'options={{"memory_budget": {budget:g}}}')
     for span, fix in _calls(file) if trains else ():
-        yield fix.title, functools.partial(_edited, file, step, sizes, found, span, fix)
+        yield fix.title, functools.partial(_edited, file, step, sizes, found, span, fix, device)
     if found.axis and (size := found.sizes.get(found.axis, 1)) > 1:
         yield f"{found.axis}={size // 2}", functools.partial(_halved, step, sizes, found, size)
     if trains and not torch_private.autocast_active():
@@ -97,11 +98,10 @@ def _calls(file: OpenFile) -> list[tuple[Span, Fix]]:
 
 
 def _edited(
-    file: OpenFile, step: Step, sizes: Mapping[str, int], found: StepMemory, span: Span, fix: Fix
+    file: OpenFile, step: Step, sizes: Mapping[str, int], found: StepMemory, span: Span, fix: Fix, device: str
 ) -> Remedy | None:  # fmt: skip
     text = applied(file.source, fix.edits)
-    with opened(file.path, text, (step.subject.name,), None, step.config) as shadow:
-        call = planned(shadow, shadow.annotated[0], step.config, silent)
+    with call_of(file.path, text, step.subject.name, step.config, device) as (shadow, call):
         if isinstance(call, Diagnostic):
             return None
         after = Step(Subject.of(call, shadow.source), step.config).memory(sizes)

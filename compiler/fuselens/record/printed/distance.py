@@ -76,7 +76,7 @@ def lines(result: RunResult) -> list[str]:
     out = [f"{title}: {said}" for phase, title in PHASES if (said := sentence(result, phase))]
     timed = sorted((k for k in result.kernels if k.seconds is not None), key=lambda k: -(k.seconds or 0.0))
     rows = [
-        (k.name + (" (library)" if k.library else ""), _where(k.spans), k.phase, amounts(k), kernel_text(k))
+        (k.name + (" (library)" if k.library else ""), _where(k.spans), _when(k), amounts(k), kernel_text(k))
         for k in timed
     ]
     out += _table(rows[:_MOST_ROWS])
@@ -124,6 +124,10 @@ def machine_lines(machine: Machine) -> list[str]:
     out.append("  products, operations a second: " + ", ".join(f"{k} {_count(n)}" for k, n in products.items()))
     out.append("  other operations a second: " + ", ".join(f"{k} {_count(n)}" for k, n in others.items()))
     return [*out, f"  the smallest kernel takes {seconds_text(machine.start)}"]
+
+
+def _when(kernel: KernelRun) -> str:
+    return "forward, training" if kernel.trains and kernel.phase == "forward" else kernel.phase
 
 
 def _where(spans: Sequence[Span]) -> str:

@@ -183,7 +183,7 @@ def _serve(requests: int, answer: Callable[[int, int], object], most: int, runni
                 waiting += _jobs(json.loads(line))
         while waiting and len(running) < most:
             number, job, cache = waiting.popleft()
-            pid = os.fork()
+            pid = _forked()
             if not pid:
                 with contextlib.suppress(BaseException):
                     _alone(job.limit)
@@ -192,6 +192,13 @@ def _serve(requests: int, answer: Callable[[int, int], object], most: int, runni
             with contextlib.suppress(OSError):
                 os.setpgid(pid, pid)  # whichever is first, it or this
             running[pid] = number
+
+
+def _forked() -> int:
+    """``os.fork``, which some kernels of containers interrupt when a child ends meanwhile."""
+    while True:
+        with contextlib.suppress(InterruptedError):
+            return os.fork()
 
 
 def _alone(limit: float) -> None:

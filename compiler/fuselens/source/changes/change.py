@@ -54,7 +54,7 @@ class Place:
 
     @property
     def device(self) -> str:
-        return "cuda" if self.report.target.startswith("cuda") else "cpu"
+        return self.report.device
 
     @property
     def keeps(self) -> bool:
