@@ -107,6 +107,16 @@ FAULTS = {
 }
 
 
+def test_verify_keeps_what_was_proved_before_a_limit(model: Path) -> None:
+    """A call that does not end loses nothing of those before it."""
+    text = MODEL.replace("    return torch.tanh", "    while not x.any():\n        pass\n    return torch.tanh")
+    model.write_text(text)
+    status, text = ran("verify", "model.py::step", "--timeout", 15, cwd=model.parent)
+    assert status == 1
+    assert "    ✓ the example inputs: " in text, text
+    assert "no more is known: " in text and "(zeros, run eagerly)" in text, text
+
+
 @pytest.mark.parametrize("defect", FAULTS)
 def test_verify_finds_the_line_and_what_makes_it_wrong(model: Path, defect: str) -> None:
     code, line, stage = FAULTS[defect]

@@ -35,13 +35,15 @@ class Faults:
     def explained(self, answer: wire.Event) -> Proof:
         """The proof that a ``verify`` answers with, and what is wrong where something is."""
         proof = proof_of(answer.text)
-        if proof is not None:
-            return replace(proof, fault=self.of_proof(proof))
         found = next(iter(answer.file.diagnostics), None) if answer.file else None
+        if proof is not None and found is None:
+            return replace(proof, fault=self.of_proof(proof))
         if found is None:
             return Proof(self.function, compiled=False, uncompiled="it was not asked to the end")
         if found.code in _LIMITS:
-            return Proof(self.function, stopped=found.message)
+            known = proof or Proof(self.function)
+            why = f"{found.message} ({known.stopped})" if known.stopped else found.message
+            return replace(known, stopped=why, fault=self.of_proof(known))
         if found.code in _DEATHS:
             return Proof(self.function, fault=self.of_crash(found.message))
         return Proof(self.function, compiled=False, uncompiled=found.message)

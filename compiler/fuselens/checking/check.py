@@ -209,12 +209,12 @@ def run_function(
 
 def verify_function(
     path: str | Path, qualname: str, source: str | None, config: Config, gradients: bool, progress: Progress,
-    kinds: Sequence[str] = (), seconds: float = float("inf"),
+    kinds: Sequence[str] = (), seconds: float = float("inf"), known: Callable[[Proof], None] = lambda _: None,
 ) -> Proof:  # fmt: skip
     """Compares one function with eager and float64 on many kinds of calls, or on those that ``kinds`` names (see
-    :mod:`fuselens.proving`). After so many ``seconds`` no more are tried. Raises FileRefused."""
+    :mod:`fuselens.proving`). After so many ``seconds`` no more are tried; ``known`` hears what is known until then. Raises FileRefused."""
     with opened_function(path, qualname, source, config, progress) as function:
-        prover = Prover(function, qualname, str(path), gradients, kinds, progress)
+        prover = Prover(function, qualname, str(path), gradients, kinds, progress, known)
         proof = prover.proof(seconds)
         for refused in sandbox.take():
             raise FileRefused(refused)

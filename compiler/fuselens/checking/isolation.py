@@ -41,7 +41,7 @@ from typing import Any, NoReturn
 
 from .. import config, sandbox
 from ..record import diagnostics, notices, plain, wire
-from ..record.report import Diagnostic, FileReport, RunResult, Span
+from ..record.report import Diagnostic, FileReport, Proof, RunResult, Span
 from ..source import discovery
 from ..system import ownership, source_text
 
@@ -179,6 +179,7 @@ class _Child:
     printed: bytearray = field(default_factory=bytearray)  # the first of it
     dropped: int = 0
     stage: str = ""
+    known: str = ""  # the answer as far as it is known, where it is a text
     readers: dict[Any, Callable[[bytes], None]] = field(default_factory=dict)
     refused: list[Diagnostic] = field(default_factory=list)
     stopping: str = ""  # the code of the limit that was passed
@@ -387,7 +388,10 @@ class Supervisor:
             if child.popen is not None and not child.stage:
                 child.started = time.monotonic()  # starting an interpreter is not the file's fault
             if b'"kind":"progress"' in frame[:64]:
-                child.stage = wire.decode(frame[wire.LENGTH_SIZE :], wire.Event).message
+                event = wire.decode(frame[wire.LENGTH_SIZE :], wire.Event)
+                child.stage, child.known = event.message or child.stage, event.text or child.known
+                if not event.message:
+                    continue
             if b'"kind":"refused"' in frame[:64]:
                 child.refused = wire.decode(frame[wire.LENGTH_SIZE :], wire.Event).file.diagnostics
             else:
@@ -478,7 +482,7 @@ class Supervisor:
         span = span or _first_line(request.path, source)
         found = diagnostics.make(code, span, where=where, limit=limit, **fields)
         event = result_event(request, found, time.monotonic() - child.started, child.refused)
-        self._finish(child, wire.encode(replace(event, processor_seconds=used)))
+        self._finish(child, wire.encode(replace(event, processor_seconds=used, text=child.known)))
 
     def _finish(self, child: _Child, result: bytes) -> None:
         child.decoder = None
@@ -569,7 +573,7 @@ def _cause_of_death(status: int | None) -> str:
 
 def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
     """Answers one request in this process."""
-    from .. import live
+    from .. import live, torch_private
     from . import check, trials
     from .parsing import FileRefused
     from .revisions.placed import placed
@@ -580,10 +584,14 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
     log.propagate = False
     log.addHandler(logging.NullHandler())
     warnings.filterwarnings("ignore", module=r"fuselens\.")  # what torch says to us
+    logging.getLogger(torch_private.FAKES_LOG).setLevel(logging.CRITICAL)  # of calls that raise in eager, too
     os.environ["TORCHDYNAMO_DISABLE"] = "1"  # what a library compiles by itself runs as it is
 
     def progress(stage: str) -> None:
         send(wire.Event(request.id, "progress", message=stage))
+
+    def known(proof: Proof) -> None:
+        send(wire.Event(request.id, "progress", text=json.dumps(dataclasses.asdict(proof))))
 
     options = dict(request.options)
     gradients = bool(options.pop("gradients", True))
@@ -595,7 +603,7 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
         send(wire.Event(request.id, "result", run=run))
     elif request.method in _TEXTS:
         try:
-            send(wire.Event(request.id, "result", text=_text_of(request, chosen, gradients, progress)))
+            send(wire.Event(request.id, "result", text=_text_of(request, chosen, gradients, progress, known)))
         except FileRefused as refused:
             send(wire.Event(request.id, "result", file=FileReport(request.path, [], [refused.diagnostic])))
     elif request.method == "patch":
@@ -648,8 +656,10 @@ def execute(request: wire.Request, send: Callable[[wire.Event], None]) -> None:
 _TEXTS = ("values", "verify", "graphs", "probe", "kernel", "machine", "changes", "change")
 
 
-def _text_of(request: wire.Request, chosen: config.Config, gradients: bool, progress: Callable[[str], None]) -> str:
-    """The answer to what is answered by a text, mostly JSON. Raises FileRefused."""
+def _text_of(
+    request: wire.Request, chosen: config.Config, gradients: bool, progress: Callable[[str], None], known: Callable[[Proof], None]
+) -> str:  # fmt: skip
+    """The answer to what is answered by a text, mostly JSON; ``known`` hears a proof as far as it is known. Raises FileRefused."""
     from . import check
 
     if request.options.get("idle"):
@@ -678,7 +688,9 @@ def _text_of(request: wire.Request, chosen: config.Config, gradients: bool, prog
 
         return changes.answered(request, chosen, progress, seconds)
     asked = request.path, function, request.source, chosen, gradients, progress, request.options.get("kinds", ())
-    found = check.write_graphs(*asked) if request.method == "graphs" else check.verify_function(*asked, seconds)
+    if request.method == "graphs":
+        return json.dumps(dataclasses.asdict(check.write_graphs(*asked)))
+    found = check.verify_function(*asked, seconds, known)
     return json.dumps(dataclasses.asdict(found))
 
 

@@ -41,7 +41,8 @@ Progress = Callable[[str], None]
 
 @dataclass(slots=True)
 class Prover:
-    """``chosen`` are the names of the kinds to try, all where it is empty."""
+    """``chosen`` are the names of the kinds to try, all where it is empty. ``known`` hears what is known before each step, which may
+    take longer than there is time."""
 
     subject: Subject
     name: str
@@ -49,9 +50,11 @@ class Prover:
     gradients: bool = True
     chosen: Sequence[str] = ()
     say: Progress = lambda _: None
+    known: Callable[[Proof], None] = lambda _: None
     recorder: Recorder = field(init=False)
     compiled: Any = field(init=False)
     config: Config = field(init=False)
+    _tried: list[Tried] = field(default_factory=list)
     _half: bool = False  # whether eager makes a value of half precision
     _first: float = 0.0  # seconds that the first kind took, with its compilation
 
@@ -69,13 +72,12 @@ class Prover:
 
     def proof(self, seconds: float = float("inf")) -> Proof:
         """What came of each kind. After so many ``seconds`` no more are tried."""
-        started, tried, left = time.monotonic(), list[Tried](), 0
+        started, tried, left = time.monotonic(), self._tried, 0
         end = started + seconds
         for kind in self._kinds():
             if time.monotonic() > end:
                 left += 1
                 continue
-            self.say(f"{self.name}: {kind.name}")
             with contextlib.redirect_stdout(io.StringIO()):  # what the function prints, it has printed in the check
                 tried.append(self.tried(kind))
             self._first = self._first or time.monotonic() - started
@@ -96,8 +98,16 @@ class Prover:
             if not self.chosen or kind.name in self.chosen:
                 yield kind
 
+    def _begins(self, kind: Kind, step: str) -> None:
+        self.say(f"{self.name}: {kind.name}, {step}")
+        report = self.recorder.report
+        self.known(
+            Proof(self.name, tuple(self._tried), 0, report.uncompiled, report.compiled, stopped=f"{kind.name}, {step}")
+        )
+
     def tried(self, kind: Kind) -> Tried:
         gradients = self.gradients and kind.gradients
+        self._begins(kind, "run eagerly")
         eager = self._observed(self.subject.target, kind, gradients)
         if "raised" in eager and gradients:  # say, because an input that is written to requires a gradient then
             gradients = False
@@ -106,11 +116,13 @@ class Prover:
             return self._both_raise(kind, eager["raised"])
         arguments = argument_names(self.subject.target, kind.args, kind.kwargs)
         expected = flat(eager, arguments)
+        self._begins(kind, "run in float64")
         with Doubled() as doubled:
             exact = [(where, doubled.exactly(value)) for where, value in self._eager(kind, gradients)]
         self._half |= doubled.half
         found: list[Values] = []
-        for _ in range(CALLS):
+        for number in range(1, 1 + CALLS):
+            self._begins(kind, f"call {number} of {CALLS}, compiled")
             call = self._observed(self.compiled, kind, gradients)
             if "raised" in call:
                 said = raised(call["raised"]).splitlines()[0]
@@ -144,6 +156,7 @@ class Prover:
         differing = [dict(agreement.differences(expected, call, exact)) for call in found]
         if not any(differing):
             return Tried(kind.name, True, "", *errors)
+        self._begins(kind, "run eagerly with other last bits")
         with _as_if_compiled():
             other = self._eager(kind, gradients)
         asks = next(agreement.differences(expected, other, exact), None) is not None

@@ -912,8 +912,8 @@ class Drift:
 @dataclass(frozen=True, slots=True)
 class Proof:
     """A function compared with eager and float64 on many kinds of calls. ``left`` is how many there was no time for; ``uncompiled``
-    says what runs eagerly, and why; ``fault`` is what is wrong, in which line; ``stopped`` says which limit ended it before there
-    was a result. ``drift`` is that of each line, in the order in which they run, where values have half precision."""
+    says what runs eagerly, and why; ``fault`` is what is wrong, in which line; ``stopped`` says which limit ended it before all
+    were tried. ``drift`` is that of each line, in the order in which they run, where values have half precision."""
 
     function: str
     tried: tuple[Tried, ...] = ()

@@ -83,7 +83,8 @@ class Event:
     ``file`` has the effect that was refused, in case that nothing else comes), ``result`` (``file`` for check and fix, ``run``
     for run, ``text`` for values, as JSON for verify, graphs, probe, kernel, patch, changes, change and machine; none when the request was
     cancelled).
-    Where a child was ended, ``processor_seconds`` are what it had used.
+    Where a child was ended, ``processor_seconds`` are what it had used, and ``text`` is the answer as far as it was known: the
+    ``text`` of its last ``progress`` that had one.
     """
 
     id: int

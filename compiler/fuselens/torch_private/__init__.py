@@ -113,6 +113,7 @@ from .operators import (
     CHECK_ALL,
     CONSTANT_FUNCTIONS,
     DISPATCH_MODES,
+    FAKES_LOG,
     FLEX_ATTENTION,
     FLEX_LAYOUT,
     GROUP_TENSORS,

@@ -369,6 +369,7 @@ def no_python_rules() -> contextlib.AbstractContextManager[Any]:
     return private.no_python_dispatcher()
 
 
+FAKES_LOG = "torch._subclasses.fake_tensor"  # the log of calls that raise on fake tensors
 SCRIPTED = "_torchdynamo_inline"  # the attribute of a TorchScript function that has the Python function it was made of
 
 

@@ -55,7 +55,7 @@ def lines(proof: Proof, file: str) -> Iterator[str]:
     if (most := steepest(proof)) is not None:
         yield f"drift from float64 grows most at {most.span.place(file)}: {drift_text(most, file)}"
     if proof.stopped:
-        yield f"nothing is known: {proof.stopped}"
+        yield f"{'no more is known' if proof.tried else 'nothing is known'}: {proof.stopped}"
     if proof.uncompiled:
         yield f"{'not compiled in whole' if proof.compiled else 'not compiled'}: {proof.uncompiled}"
 
