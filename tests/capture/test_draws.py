@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import fuselens
+from fuselens.capture.program.host_functions import computes_on_host
 from fuselens.inputs import comparison
 
 
@@ -190,3 +191,171 @@ def test_small_arrays_are_not_guarded() -> None:
             outcome(lambda x: x + np.random.rand(1).item(), seed, torch.ones(2)), outcome(compiled, seed, torch.ones(2)), "it"
         ) is None  # fmt: skip
     assert len(compiled.__fuselens__.recorder.report.captured) <= 2
+
+
+# --- functions that are drawn as a whole
+
+
+def span_mask(shape: tuple[int, int], probability: float, length: int, least: int = 1) -> Any:
+    """As models of speech hide parts of what they hear: how many spans there are hangs on a number that is drawn."""
+    rows, columns = shape
+    if length > columns:
+        raise ValueError(f"{length} is longer than {columns}")
+    rounding = np.random.rand(1).item()
+
+    def spans(columns: int) -> int:
+        return max(int(probability * columns / length + rounding), least)
+
+    mask = np.zeros((rows, columns), dtype=bool)
+    for row in range(rows):
+        for start in np.random.choice(np.arange(columns - length + 1), spans(columns), replace=False):
+            mask[row, start : start + length] = True
+    return mask
+
+
+def coin(p: float) -> float:
+    return 1.5 if random.random() < p else np.random.rand(1).item()
+
+
+def of_some_length(most: int) -> Any:
+    return np.ones(1 + int(np.random.rand(1).item() * most))
+
+
+def rarely_longer(p: float) -> Any:
+    return np.zeros(3 if np.random.rand(1).item() > p else 4)
+
+
+printed: list[float] = []
+
+
+def noted(scale: float) -> Any:
+    number = np.random.rand(1).item()
+    printed.append(number)
+    return np.full(6, number * scale)
+
+
+def masked(x: Tensor) -> Any:
+    before = random.random()
+    mask = torch.from_numpy(span_mask((2, 12), 0.4, 2))
+    y = x.repeat(2, 2).sin()
+    y[mask] = 0.0
+    return y * before, np.random.rand(), span_mask((1, 6), 0.5, 1)
+
+
+def flipped(x: Tensor) -> Any:
+    return x * coin(0.5) + coin(1.0), np.random.randn(2)
+
+
+@pytest.mark.parametrize("backend", ["eager", "fuselens"])
+@pytest.mark.parametrize("function", [masked, flipped])
+def test_functions_of_the_host_are_drawn_as_a_whole(function: Callable[..., Any], backend: str) -> None:
+    agrees(function, backend=backend)
+
+
+def test_a_function_whose_result_has_some_length_breaks() -> None:
+    agrees(lambda x: x.sin() * of_some_length(5).sum(), breaks=1, graphs=3)
+
+
+def test_a_function_with_another_effect_breaks() -> None:
+    def function(x: Tensor) -> Any:
+        return x.sin() * torch.from_numpy(noted(2.0)), len(printed)
+
+    for seed in range(3):
+        printed.clear()
+        expected = outcome(function, seed, torch.ones(6))
+        seen = [*printed]
+        printed.clear()
+        found = outcome(fuselens.compile(function, backend="eager"), seed, torch.ones(6))
+        assert comparison.differ(expected, found, "the outcome") is None and printed == seen
+
+
+def test_a_result_of_another_shape_is_eagers() -> None:
+    """By chance it had one shape while tracing; a call that draws another one runs as written, with the same numbers."""
+
+    def function(x: Tensor) -> Any:
+        mask = rarely_longer(0.2)
+        return x.sum() + torch.from_numpy(mask).sum() + mask.shape[0], np.random.rand()
+
+    compiled, shapes = fuselens.compile(function, backend="eager"), set()
+    for seed in range(40):
+        expected, found = outcome(function, seed, torch.ones(2)), outcome(compiled, seed, torch.ones(2))
+        assert comparison.differ(expected, found, "the outcome") is None
+        shapes.add(float(expected[0][0]))
+    assert len(shapes) == 2
+
+
+def test_an_exception_is_the_functions_own() -> None:
+    def function(x: Tensor, length: int) -> Any:
+        return x + torch.from_numpy(span_mask((1, 6), 0.5, length)).sum()
+
+    compiled = fuselens.compile(function, backend="eager")
+    for length in (2, 7, 2):
+        expected, found = (outcome(f, 0, torch.ones(3), length) for f in (function, compiled))
+        assert comparison.differ(expected, found, "the outcome") is None
+
+
+class Held:
+    mask = np.zeros(3)
+
+
+held = Held()
+counted = [0]
+
+
+def with_a_global_array() -> Any:
+    return held.mask * random.random()
+
+
+def counting() -> Any:
+    counted[0] += 1
+    return np.zeros(3)
+
+
+def writing(x: int) -> Any:
+    np.save("file", np.zeros(x))
+
+
+def seeding() -> Any:
+    np.random.seed(3)
+    return np.random.rand(3)
+
+
+def importing() -> Any:
+    import os
+
+    return os.getcwd()
+
+
+def evaluated() -> Any:
+    return eval("1 + 1")
+
+
+def with_a_list(found: list[int] = []) -> Any:  # noqa: B006
+    found.append(1)
+    return np.zeros(len(found))
+
+
+def with_helpers(shape: int) -> Any:
+    return [span_mask((2, shape), 0.5, 1), coin(0.5), sorted(range(shape), key=lambda k: -k)]
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (span_mask, True), (coin, True), (of_some_length, True), (with_helpers, True),
+        (noted, False), (with_a_global_array, False), (counting, False), (writing, False), (seeding, False), (importing, False),
+        (evaluated, False), (with_a_list, False), (outcome, False),
+    ],
+)  # fmt: skip
+def test_what_computes_on_the_host(function: Any, expected: bool) -> None:
+    assert computes_on_host(function) is expected
+
+
+def test_a_closure_is_not_looked_into() -> None:
+    seen: list[int] = []
+
+    def function(n: int) -> Any:
+        seen.append(n)
+        return np.random.rand(n)
+
+    assert not computes_on_host(function)

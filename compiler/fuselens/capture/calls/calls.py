@@ -18,12 +18,14 @@ from ..arrays import numpy_calls
 from ..breaks import Break, Raised, raising
 from ..hook import _hook
 from ..polyfills import python as polyfills
+from ..program import draws
 from ..rules import contexts, torch_function
 from ..rules.compiler import marked, told
 from ..rules.table import CODE_RULES, NAMED_RULES, RULES
 from ..rules.torch_calls import set_grad_enabled
 from ..tracing import sources as src
 from ..tracing import wrapping
+from ..tracing.symbols import DrawnWhole
 from ..tracing.wrapping import CONSTANT_TYPES
 from ..values.algebra import (
     ActiveValue,
@@ -184,8 +186,18 @@ def _inlined(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[s
     closure = closure_of(m, value)
     defaults, kwdefaults = _defaults(m, value)
     bound = bind_arguments(m, code, args, kwargs, defaults, kwdefaults, function.__qualname__)
-    callee = Callee(value, m.tracer.overlay.code(code), function.__globals__, globals_source, closure)
-    return callee.run(m, bound, args, kwargs)
+    if (drawn := draws.whole(m, function, bound)) is not None:
+        return drawn
+    callee, before = (
+        Callee(value, m.tracer.overlay.code(code), function.__globals__, globals_source, closure),
+        len(m.tracer.graphs.drawn),
+    )
+    try:
+        return callee.run(m, bound, args, kwargs)
+    except Break:
+        if draws.may_be_whole(m, function, before):
+            raise DrawnWhole from None
+        raise
 
 
 def _globals_of(m: Machine, value: FunctionValue) -> src.Source:

@@ -195,7 +195,7 @@ class Emitter:
         called = emitters.call(1)
         emit(called)
         emit(emitters.store_fast(OUTPUTS) if self.rebuilder.outputs else emitters.pop_top())
-        self._retry(called, rewind)
+        self._retry([*inputs, *called] if rewind else called, rewind)
 
     def _retry(self, called: list[Instruction], rewind: str) -> None:
         """Where the graph raises: the frame runs eagerly from its beginning, for eager's effects and traceback, and draws the same

@@ -55,7 +55,7 @@ from ..program.switches import SWITCH
 from ..tracing import sources as src
 from ..tracing import wrappers, wrapping
 from ..tracing.sources import GuardProgram
-from ..tracing.symbols import INTEGER, FloatCompared, NotGuardable, Sizes, SizesChanged, Variation, Violated
+from ..tracing.symbols import INTEGER, DrawnWhole, FloatCompared, NotGuardable, Sizes, SizesChanged, Variation, Violated
 from ..tracing.tracer import Tracer
 from ..values.algebra import (
     Constant,
@@ -495,7 +495,7 @@ class FrameCompiler:
             try:
                 with torch_private.without_torch_function(), contextlib.ExitStack() as traces:
                     return self._compile(function, code, args, sizes_are, state, traces)
-            except Initialised:
+            except (Initialised, DrawnWhole):
                 torch_private.set_grad_enabled(grad_enabled)
             except (SizesChanged, NotGuardable, GraphBreakError):  # the next trace begins as this one did
                 torch_private.set_grad_enabled(grad_enabled)

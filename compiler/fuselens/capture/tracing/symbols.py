@@ -56,6 +56,10 @@ class SizesChanged(Exception):
     """An input's size differs from an earlier call's: the frame is traced again with that size symbolic."""
 
 
+class DrawnWhole(Exception):
+    """The trace begins again, because a function that draws random numbers is drawn as a whole."""
+
+
 @dataclass(slots=True)
 class Variation:
     """What is known to vary between the calls of one code object, by source text.
@@ -74,6 +78,7 @@ class Variation:
     contents: dict[str, set[Any]] = field(default_factory=dict)
     exact_floats: bool = False  # a guard on one could not be expressed
     draws: bool = False  # numbers that are drawn at random were symbols in a trace
+    whole_draws: set[Any] = field(default_factory=set)  # code of functions whose results are drawn
     exact_draws: bool = False  # the trace depends on such a number: the frame breaks where it is drawn
     kept: dict[str, set[int]] | None = None
 

@@ -117,7 +117,7 @@ def machine_lines(machine: Machine) -> list[str]:
     out = [f"{machine.name} ({how})"]
     for name, curve in (("reads", machine.reads), ("copies", machine.copies), ("writes", machine.writes)):
         several = len(curve) > 1
-        told = (f"{f'{bytes_text(size)} ' * several}{speed / 1e9:.3g} GB/s" for size, speed in curve)
+        told = (f"{f'{bytes_text(size)} ' * several}{_count(speed)}B/s" for size, speed in curve)
         out.append(f"  {name}: {', '.join(told)}")
     products = {kind.partition(" ")[2]: n for kind, n in machine.operations.items() if kind.startswith("product ")}
     others = {kind: n for kind, n in machine.operations.items() if not kind.startswith("product ")}
