@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -151,3 +152,34 @@ def test_headlines() -> None:
     assert proved.headline(Proof("f", (same,))) == "✓ equals eager (same bits)"
     assert proved.headline(Proof("f", (good, Tried("zeros", False, "result: …")))) == "✗ differs on zeros"
     assert proved.headline(Proof("f", (), compiled=False)) == "not compiled, so nothing is proved"
+
+
+class Cached(torch.nn.Module):
+    """What it keeps between calls was computed from parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.cache = torch.nn.Buffer(torch.zeros(8, 4))
+
+    def forward(self, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        self.cache[places] = self.linear(x)
+        return self.cache.sin().sum(0)
+
+
+def test_calls_do_not_differentiate_through_one_another() -> None:
+    found = proof(Cached(), torch.randn(2, 4), torch.tensor([1, 3]))
+    assert found.agrees and found.compiled, [t for t in found.tried if not t.agrees]
+
+
+def test_a_whole_graph_says_that_an_exception_escapes() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] != 2:
+            raise ValueError("two rows")
+        return x.sin()
+
+    target = Function(function, (torch.randn(2, 4),), {})
+    target = dataclasses.replace(target, config=dataclasses.replace(target.config, fullgraph=True))
+    found = Prover(target, "function", "").proof()
+    assert found.agrees, [t for t in found.tried if not t.agrees]
+    assert any("fullgraph=True" in t.detail for t in found.tried)

@@ -80,3 +80,66 @@ def test_what_is_too_small_for_half_precision_may_be_held_in_more() -> None:
 )
 def test_what_it_does_not_decide(function: Function, x: torch.Tensor, found: torch.Tensor) -> None:
     assert not decided(function, x, found)
+
+
+TWICE, ONCE = torch.tensor([1, 1, 3, 3]), torch.tensor([4, 1, 0, 3])
+OTHERS = {"twice": torch.tensor([0, 0, 1, 1]), "once": torch.tensor([0, 1, 2, 3])}
+
+
+def put_in(index: torch.Tensor) -> Function:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = torch.zeros(5, 6, 7)
+        y[:, index] = x
+        return y
+
+    return function
+
+
+def put_between(index: torch.Tensor) -> Function:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y, other = torch.zeros(5, 6, 7), OTHERS["once" if index is ONCE else "twice"]
+        y[other, :, index] = x[0, :, :6]
+        return y
+
+    return function
+
+
+def put_at_pairs(index: torch.Tensor) -> Function:
+    places = [None, index[:, None].expand(4, 2), torch.tensor([0, 1])[None].expand(4, 2)]
+    return lambda x: torch.ops.aten.index_put(torch.zeros(5, 6, 7), places, x[:, :, :2])
+
+
+def copied_to(index: torch.Tensor) -> Function:
+    return lambda x: torch.zeros(5, 6, 7).index_copy(1, index, x)
+
+
+def scattered(index: torch.Tensor) -> Function:
+    return lambda x: torch.zeros(5, 6, 7).scatter(1, index[None, :, None].expand(5, 4, 7), x)
+
+
+@pytest.mark.parametrize("made", [put_in, put_between, put_at_pairs, copied_to, scattered])
+def test_which_of_several_elements_stays_in_a_place_is_open(made: Callable[[torch.Tensor], Function]) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(5, 4, 7)
+    for index in (TWICE, ONCE):
+        function = made(index)
+        with rounding.Rounding(1):
+            moved = function(x)
+        kept, found = function(x), made(index.flip(0) if index is TWICE else index)(x.flip(1) if index is TWICE else x)
+        assert torch.allclose(moved, kept, 1e-5, 1e-6) == (index is ONCE)
+        assert decided(function, x, found)
+        assert not decided(made(ONCE), x, kept + 0.1)
+
+
+def test_masks_numbers_and_sums_have_no_order() -> None:
+    x = torch.randn(5, 4, 7)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        y[x > 1] = 0.0
+        y[:, torch.tensor([1, 1])] = 2.0
+        y = y.scatter(1, torch.ones(5, 2, 7, dtype=torch.int64), 3.0)
+        return y.index_put((torch.tensor([1, 1]),), x[:2], accumulate=True)
+
+    with rounding.Rounding(0):
+        assert torch.allclose(function(x), function(x), 1e-5, 1e-6)

@@ -99,8 +99,12 @@ class ProgramState:
         if copy.is_floating_point() or copy.is_complex():
             copy.requires_grad_(requires_grad)
         self.values[path] = copy
+        has_history = tensor.grad_fn is not None
 
         def put_back() -> None:
+            if tensor.grad_fn is not None and not has_history:  # what was written to it required a gradient
+                with contextlib.suppress(RuntimeError):  # of a view
+                    tensor.detach_()
             with torch.inference_mode() if tensor.is_inference() else contextlib.nullcontext():
                 if tensor.shape != copy.shape or tensor.dtype != copy.dtype or tensor.device != copy.device:
                     tensor.data = copy.detach().clone()

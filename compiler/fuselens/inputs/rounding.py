@@ -1,4 +1,7 @@
-"""What rounding may do to a call: each operator gets its inputs moved by a bit, at random, as another order of sums would move them."""
+"""What rounding may do to a call: each operator gets its inputs moved by a bit, at random, as another order of sums would move them.
+
+So it is with the order in which elements are written to one place: torch leaves open which of them stays there.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,12 @@ class Rounding(torch_private.RecordingMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if (reordered := _PLACED.get(func.overloadpacket)) is not None:
+            with contextlib.suppress(
+                TypeError, IndexError, RuntimeError
+            ):  # of other overloads; what raises does so again
+                args = reordered(self._bits, *args, **kwargs)
+                kwargs = {}
         if not torch_private.makes_new(func):  # what gives views or writes gets what it is given
             result = func(*args, **kwargs)
             return self._limited(func, args, kwargs, result) if func.overloadpacket is torch.ops.aten.to else result
@@ -86,6 +95,45 @@ def _std_mean(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return var.sqrt(), mean
 
 
+def _index_put(
+    bits: torch.Generator, x: torch.Tensor, indices: Sequence[Any], values: torch.Tensor, accumulate: bool = False, *rest: Any
+) -> tuple[Any, ...]:  # fmt: skip
+    """The arguments of an operator that writes ``values`` to places, in another order of these."""
+    given = [(d, i) for d, i in enumerate(indices) if i is not None]
+    if accumulate or any(i.dtype in (torch.bool, torch.uint8) for _, i in given):
+        return x, indices, values, accumulate, *rest
+    places = torch.broadcast_tensors(*(i for _, i in given))
+    dims = [d for d, _ in given]
+    shape, count = places[0].shape, places[0].numel()
+    first = dims[0] if dims == [*range(dims[0], dims[0] + len(dims))] else 0
+    others = [n for d, n in enumerate(x.shape) if d not in dims]
+    full = values.broadcast_to(*others[:first], *shape, *others[first:])
+    order = torch.randperm(count, generator=bits).to(x.device)
+    flat = full.reshape(*others[:first], count, *others[first:]).index_select(first, order)
+    new: list[Any] = [None] * len(indices)
+    for d, place in zip(dims, places, strict=True):
+        new[d] = place.reshape(-1)[order]
+    return x, new, flat, accumulate, *rest
+
+
+def _index_copy(
+    bits: torch.Generator, x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor
+) -> tuple[Any, ...]:
+    order = torch.randperm(index.numel(), generator=bits).to(index.device)
+    return x, dim, index.reshape(-1)[order], source.index_select(dim, order)
+
+
+def _scatter(
+    bits: torch.Generator, x: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor
+) -> tuple[Any, ...]:
+    if not isinstance(src, torch.Tensor):
+        raise TypeError  # one number for all
+    order = torch.randperm(index.shape[dim], generator=bits).to(index.device)
+    for d, size in enumerate(index.shape):
+        src = src.narrow(d, 0, size)
+    return x, dim, index.index_select(dim, order), src.index_select(dim, order)
+
+
 def _with_zeros(func: Any, args: Any, kwargs: Any, result: torch.Tensor) -> torch.Tensor:
     """What cancelled in a sum is noise, and may be zero."""
     try:
@@ -131,6 +179,14 @@ _BY_DEFINITION = {
     torch.ops.aten.std_mean.correction: _std_mean,
     torch.ops.aten.std.correction: lambda *args, **kwargs: _std_mean(*args, **kwargs)[0],
 }
+
+
+_aten = torch.ops.aten
+_PLACED = {
+    **dict.fromkeys((_aten.index_put, _aten.index_put_, _aten._index_put_impl_, _aten._unsafe_index_put), _index_put),
+    **dict.fromkeys((_aten.index_copy, _aten.index_copy_), _index_copy),
+    **dict.fromkeys((_aten.scatter, _aten.scatter_), _scatter),
+}  # fmt: skip
 
 
 def limits() -> Iterator[Rounding]:

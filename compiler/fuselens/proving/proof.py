@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from .. import api
+from ..capture.breaks import GraphBreakError
 from ..config import Config
 from ..inputs import agreement, rounding
 from ..inputs.agreement import distance
@@ -144,10 +145,13 @@ class Prover:
 
     def _both_raise(self, kind: Kind, error: BaseException) -> Tried:
         call = self._observed(self.compiled, kind, False)
-        same = "raised" in call and type(call["raised"]) is type(error)
-        said = raised(error).splitlines()[0]
-        if same:
+        found, said = call.get("raised"), raised(error).splitlines()[0]
+        if type(found) is type(error):
             return Tried(kind.name, True, f"both raise {said}", raises=True)
+        if isinstance(found, GraphBreakError) and found.diagnostic.code == "FL116" and self.config.fullgraph:
+            return Tried(
+                kind.name, True, f"both raise; eager {said}, and fullgraph=True that it is raised", raises=True
+            )
         other = f"raises {raised(call['raised']).splitlines()[0]}" if "raised" in call else "returns"
         return Tried(kind.name, False, f"eager raises {said}, compiled {other}", how="raised")
 

@@ -30,6 +30,7 @@ _NOT_CALLED = frozenset(
     "save savez savez_compressed savetxt load loadtxt fromfile genfromtxt memmap open_memmap tofile dump dumps seterr seterrcall "
     "setbufsize set_printoptions set_string_function set_state setstate seed ctypeslib f2py test show_config".split()
 )
+_NUMPYS = frozenset({"numpy", "numpy.random", "numpy.linalg", "numpy.fft"})
 _PLAIN = (int, float, bool, complex, str, bytes, type(None))
 
 
@@ -73,5 +74,5 @@ def _is_known(name: str, names: dict[str, Any], seen: set[types.CodeType]) -> bo
         return name in _BUILTINS or (isinstance(found, type) and issubclass(found, Exception))
     value = names[name]
     if isinstance(value, types.ModuleType):
-        return value is math or value is random or value is sys.modules.get("numpy")
+        return value in (math, random) or (value.__name__ in _NUMPYS and value is sys.modules.get(value.__name__))
     return is_plain(value) or (type(value) is types.FunctionType and _is_pure(value, seen))
