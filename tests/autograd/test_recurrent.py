@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import fuselens
+from fuselens.inputs.structures import tensors_in
 
 TARGET = "cuda:sm_90"
 KINDS: dict[str, Any] = {
@@ -57,3 +59,47 @@ def test_packed_sequences() -> None:
     packed = nn.utils.rnn.pack_padded_sequence(torch.randn(12, 3, 8), torch.tensor([12, 9, 4]))
     compiled = fuselens.compile(net, options={"target": TARGET})
     torch.testing.assert_close(compiled(packed)[0].data, net(packed)[0].data)
+
+
+class Net(nn.Module):
+    """With ``norm`` torch's rules in Python hold for the whole graph, whatever its sizes are."""
+
+    def __init__(self, kind: str, norm: bool, packed: bool, **how: Any) -> None:
+        super().__init__()
+        self.net, self.packed = KINDS[kind](8, 6, 3, dropout=0.4, **how), packed
+        self.norm = nn.LayerNorm(8) if norm else nn.Identity()
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        x = self.norm(x)
+        if not self.packed:
+            return self.net(x)
+        out, end = self.net(pack_padded_sequence(x, lengths, enforce_sorted=False))
+        return pad_packed_sequence(out)[0], end
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("norm", "packed", "how"),
+    [
+        (False, False, {}),
+        (True, False, {"batch_first": True}),
+        (True, False, {"bidirectional": True, "bias": False}),
+        (False, True, {}),
+    ],
+    ids=str,
+)
+def test_dropout_between_layers(kind: str, norm: bool, packed: bool, how: dict[str, Any], dynamic: bool | None) -> None:
+    """Torch's own rules for symbolic sizes leave it out."""
+    torch.manual_seed(0)
+    net = Net(kind, norm, packed, **how)
+    compiled = fuselens.compile(net, dynamic=dynamic, options={"fallback_random": True})
+    lengths = torch.tensor([5, 3, 2])
+    for length in (5, 6):
+        x, found = torch.randn(length, 3, 8), []
+        for run in (net, compiled):
+            torch.manual_seed(1)
+            out = tensors_in(run(x, lengths))
+            gradients = torch.autograd.grad(sum(t.sin().sum() for t in out), list(net.parameters()))
+            found.append((out, gradients, [t.stride() for t in out], torch.get_rng_state()))
+        torch.testing.assert_close(found[1], found[0])

@@ -142,6 +142,7 @@ from .operators import (
     flex_attention_by_operators,
     flex_index_mode,
     flex_strides,
+    follows_python_rules,
     foreign_rules,
     graph_module,
     has_schema,

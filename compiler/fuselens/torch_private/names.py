@@ -199,6 +199,7 @@ TABLE: dict[str, Name] = {
         _n("OpOverload", "torch._ops.OpOverload", "tells operators from other functions", COMPILING),
         _n("OpOverloadPacket", "torch._ops.OpOverloadPacket", "the same of names with several overloads", COMPILING),
         _n("python_dispatcher", "torch._dispatch.python.enable_python_dispatcher", "rules in Python for symbolic sizes", SIZES),
+        _n("key_is_included", _C + "_dispatch_tls_is_dispatch_key_included", "tells whether those rules hold", SIZES),
         _n("no_python_dispatcher", "torch._dispatch.python.no_python_dispatcher", "rules in C++ where they take symbolic sizes", SIZES),
         _n("pytree", "torch.utils._pytree", "takes structures of tensors apart", COMPILING),
         _n("zero_tensor", "torch.ops.aten._efficientzerotensor.default", "zeros without memory", NOTHING, Returns(None)),

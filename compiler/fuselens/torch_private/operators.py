@@ -364,6 +364,11 @@ def python_rules() -> contextlib.AbstractContextManager[Any]:
     return private.python_dispatcher()
 
 
+def follows_python_rules() -> bool:
+    """Whether those rules hold now."""
+    return bool(private.key_is_included(private.dispatch_key.PythonDispatcher))
+
+
 def no_python_rules() -> contextlib.AbstractContextManager[Any]:
     """Without those rules, for an operator whose C++ form takes symbolic sizes."""
     return private.no_python_dispatcher()

@@ -34,7 +34,7 @@ from .inputs import Inputs
 from .interpolation import whole_interpolation
 from .layouts import fresh_like, same_shape
 from .provenance import Provenance, copied_meta
-from .recurrent import all_steps
+from .recurrent import all_steps, layer_by_layer
 from .written_operators import as_function
 
 aten = torch.ops.aten
@@ -298,6 +298,9 @@ class Interpreter:
 
     def recurrent(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         kind = next(k for k, function in RECURRENT_FUNCTIONS.items() if function is node.target)
+        made = layer_by_layer(kind, node.target, *args, **kwargs)
+        if made is not None:
+            return made
         return self._in_gpu_form(partial(all_steps, kind), node, args, kwargs)
 
     def set_item(self, node: fx.Node, args: Any, kwargs: Any) -> None:

@@ -1,6 +1,7 @@
-"""Recurrent nets on a GPU, in inference, as one operator whose steps are one launch of ours.
+"""Recurrent nets: on a GPU, in inference, as one operator whose steps are one launch of ours, and in training layer by layer.
 
-The vendor's library launches two kernels for each step of each layer, which is most of what small nets take.
+The vendor's library launches two kernels for each step of each layer, which is most of what small nets take. Torch's rules in Python,
+which symbolic sizes need, leave out the dropout between layers.
 """
 
 from __future__ import annotations
@@ -36,3 +37,23 @@ def all_steps(kind: int, *args: Any, **kwargs: Any) -> Any:
         return None
     out, h, c = RECURRENT(x, weights, h0, c0, kind, layers, batch_first, ways)
     return (out, h) if c0 is None else (out, h, c)
+
+
+def layer_by_layer(kind: int, function: Any, *args: Any, **kwargs: Any) -> Any:
+    """What ``torch.lstm`` and its like return with dropout, by calls of one layer each; None where torch's rules make the whole."""
+    if kwargs or len(args) != 9 or not torch_private.follows_python_rules():
+        return None
+    x, state, weights, bias, layers, dropout, train, two_ways, batch_first = args
+    if not dropout or not train or layers < 2 or not isinstance(weights, (list, tuple)):
+        return None
+    x = x.transpose(0, 1) if batch_first else x
+    ways, each = 2 if two_ways else 1, len(weights) // layers
+    ends = []
+    for layer in range(layers):
+        own = [t[layer * ways : (layer + 1) * ways] for t in (state if kind == LSTM else [state])]
+        begin = own if kind == LSTM else own[0]
+        of_layer = weights[layer * each : (layer + 1) * each]
+        x, *end = function(x, begin, of_layer, bias, 1, 0.0, train, two_ways, False)
+        ends.append(end)
+        x = torch.dropout(x, dropout, True) if layer < layers - 1 else x
+    return (x.transpose(0, 1) if batch_first else x, *(torch.cat(parts) for parts in zip(*ends, strict=True)))

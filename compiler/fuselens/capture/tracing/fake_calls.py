@@ -16,6 +16,7 @@ from torch import fx
 from torch.fx.node import map_aggregate
 
 from ... import torch_private
+from ...ir.recurrent import FUNCTIONS
 from ..breaks import Break
 
 NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -24,6 +25,7 @@ Options = dict[str, Any]
 
 # whose C++ form takes sizes as plain numbers, and so fixes symbolic ones
 _FIX_SIZES = {torch.nn.functional.pad, torch.constant_pad_nd}
+_RECURRENT = frozenset(FUNCTIONS.values())
 _MATMULS: set[Any] = set()  # in torch before 2.13
 if torch_private.MATMUL_FIXES_SIZES:
     _MATMULS |= {operator.matmul, operator.imatmul, torch.matmul}
@@ -45,9 +47,9 @@ def run(fake_mode: Any, kind: str, target: Any, args: Arguments, kwargs: Options
     fixes_sizes = target in _FIX_SIZES or (target in _MATMULS and any(map(_is_symbolic, args)))
     try:
         with fake_mode, torch_private.quietly():
-            for refuses, why in _REFUSALS:
+            for refuses, code, why in _REFUSALS:
                 if refuses(target, args, kwargs):
-                    raise Break("FL107", what=what, why=why)
+                    raise Break(code, what=what, why=why)
             if target in _CELLS and (key := _cell(target, args)) is not None:
                 return _of_cell(fake_mode, key, target, args)
             with torch_private.asking_nested(args):
@@ -201,11 +203,17 @@ def _chooses_from_nothing(target: Any, args: Arguments, kwargs: Options) -> bool
     return known and type(sizes[dim]) is int and sizes[dim] == 0
 
 
-_REFUSALS: tuple[tuple[Callable[[Any, Arguments, Options], bool], str], ...] = (
-    (_mask_misfits, "the mask does not have the shape of what it selects from"),
-    (_subtracts_booleans, "booleans are not subtracted"),
-    (_chooses_from_nothing, "there are no elements to choose from"),
-    (_mixes_dtypes, "its operands have different dtypes"),
+def _reads_lengths(target: Any, args: Arguments, kwargs: Options) -> bool:
+    """Recurrent nets of packed sequences read how many there are at each step, in C++, from memory that fake tensors do not have."""
+    return target in _RECURRENT and len(args) > 3 and isinstance(args[3], (tuple, list))
+
+
+_REFUSALS: tuple[tuple[Callable[[Any, Arguments, Options], bool], str, str], ...] = (
+    (_mask_misfits, "FL107", "the mask does not have the shape of what it selects from"),
+    (_subtracts_booleans, "FL107", "booleans are not subtracted"),
+    (_chooses_from_nothing, "FL107", "there are no elements to choose from"),
+    (_mixes_dtypes, "FL107", "its operands have different dtypes"),
+    (_reads_lengths, "FL102", "it reads how many sequences there are at each step"),
 )
 
 
