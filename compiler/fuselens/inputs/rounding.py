@@ -19,6 +19,9 @@ from .structures import Values, mapped
 RUNS = 3
 MORE_RUNS = (12, 60)  # before something is called different: few make a sum the very number that it is compared with
 _CANCELLED = 4.0  # times the precision of what was added: a sum that is no larger may be zero
+_SIDES = 2  # of the limits
+_ROUNDED_OFF = 0.5  # of its last bit, that each level of a tree of additions may leave
+_EXACT = (torch.float32, torch.float64)  # others are added up in one of these
 _FACTOR = 3.0  # times what the runs were moved by
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -49,7 +52,19 @@ class Rounding(torch_private.RecordingMode):
             with self, contextlib.suppress(Exception):  # what it refuses is computed whole
                 if (found := apart(*args, **kwargs)) is not NotImplemented:
                     return found
-        return self._limited(func, args, kwargs, func(*mapped(self._moved, args), **mapped(self._moved, kwargs)))
+        result = func(*mapped(self._moved, args), **mapped(self._moved, kwargs))
+        if func.overloadpacket in _SUMS and isinstance(result, torch.Tensor):
+            result = self._added_up(result, args[0].numel() // max(result.numel(), 1))
+        return self._limited(func, args, kwargs, result)
+
+    def _added_up(self, result: torch.Tensor, count: int) -> torch.Tensor:
+        """As another order of additions may leave a sum of so many numbers: bits that go to all sides cancel where they are alike, and
+        what many additions of like numbers round off does not."""
+        if self._cancels or result.dtype not in _EXACT or count < 2:
+            return result
+        most = _ROUNDED_OFF * math.log2(count) * torch.finfo(result.dtype).eps
+        parts = torch.rand(result.shape, generator=self._bits, dtype=result.dtype).to(result.device) * 2 - 1
+        return result * (1 + most * (torch.full_like(result, self._side) if self._side else parts))
 
     def _limited(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
         if self._cancels and isinstance(result, torch.Tensor) and result.dtype in _DTYPES and not result.is_meta:
@@ -182,6 +197,7 @@ _BY_DEFINITION = {
 
 
 _aten = torch.ops.aten
+_SUMS = frozenset({_aten.sum, _aten.mean})
 _PLACED = {
     **dict.fromkeys((_aten.index_put, _aten.index_put_, _aten._index_put_impl_, _aten._unsafe_index_put), _index_put),
     **dict.fromkeys((_aten.index_copy, _aten.index_copy_), _index_copy),
@@ -229,5 +245,12 @@ def _as_near(
         return False
     if not bool(finite.any()):
         return True
-    spread = max(float((m - e)[finite].square().mean().sqrt()) for m in runs)
+    spread = max(float((m - e)[finite].square().mean().sqrt()) for m in (*runs, *_sides(at_limits, finite)))
     return float((f - e)[finite].square().mean().sqrt()) <= _FACTOR * spread
+
+
+def _sides(at_limits: list[torch.Tensor], finite: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Those calls at limits in which all bits go to one side: what is the same everywhere moves as one."""
+    for m in at_limits[:_SIDES]:
+        if bool(torch.isfinite(m[finite]).all()):
+            yield m.detach().double()
