@@ -143,3 +143,27 @@ def test_masks_numbers_and_sums_have_no_order() -> None:
 
     with rounding.Rounding(0):
         assert torch.allclose(function(x), function(x), 1e-5, 1e-6)
+
+
+def centred(x: torch.Tensor) -> torch.Tensor:
+    """What sums of like numbers round off, made large; and zeros of its sign."""
+    y = (x - x.mean(1, keepdim=True)) * 1e6
+    return torch.cat([y, y * 0], 1)
+
+
+def test_sums_of_like_numbers_are_rounded_off_alike() -> None:
+    x = torch.full((4, 1000), -13.8155)
+    bit = 1e6 * torch.finfo(torch.float32).eps * 8
+    found = centred(x) * 0 + torch.cat([torch.full((4, 1000), 2 * bit), torch.zeros(4, 1000)], 1)
+    assert decided(centred, x, found) and decided(centred, x, -found)
+    assert not decided(centred, x, found * 100)
+
+
+def test_the_sign_of_a_zero_is_decided_where_values_are_known() -> None:
+    x = torch.randn(4, 10)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x * 2, x * 0])
+
+    expected = function(x)
+    assert not decided(function, x, torch.cat([expected[:4], -expected[4:]]))

@@ -19,9 +19,9 @@ from .structures import Values, mapped
 RUNS = 3
 MORE_RUNS = (12, 60)  # before something is called different: few make a sum the very number that it is compared with
 _CANCELLED = 4.0  # times the precision of what was added: a sum that is no larger may be zero
-_SIDES = 2  # of the limits
 _ROUNDED_OFF = 0.5  # of its last bit, that each level of a tree of additions may leave
 _EXACT = (torch.float32, torch.float64)  # others are added up in one of these
+_DIGITS = 0.01
 _FACTOR = 3.0  # times what the runs were moved by
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -34,6 +34,7 @@ class Rounding(torch_private.RecordingMode):
     def __init__(self, seed: int = 0, *, side: int = 0, cancels: bool = False) -> None:
         super().__init__()
         self._side, self._cancels = side, cancels
+        self._alike = seed % 2 == 0
         self._bits = torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -58,12 +59,13 @@ class Rounding(torch_private.RecordingMode):
         return self._limited(func, args, kwargs, result)
 
     def _added_up(self, result: torch.Tensor, count: int) -> torch.Tensor:
-        """As another order of additions may leave a sum of so many numbers: bits that go to all sides cancel where they are alike, and
-        what many additions of like numbers round off does not."""
+        """As another order of additions may leave a sum of so many numbers: bits that go to all sides cancel where these are alike, and
+        what is rounded off does not. Sums of the same numbers are rounded off alike, so in every other run all are."""
         if self._cancels or result.dtype not in _EXACT or count < 2:
             return result
         most = _ROUNDED_OFF * math.log2(count) * torch.finfo(result.dtype).eps
-        parts = torch.rand(result.shape, generator=self._bits, dtype=result.dtype).to(result.device) * 2 - 1
+        shape = () if self._alike else result.shape
+        parts = torch.rand(shape, generator=self._bits, dtype=result.dtype).to(result.device) * 2 - 1
         return result * (1 + most * (torch.full_like(result, self._side) if self._side else parts))
 
     def _limited(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
@@ -235,8 +237,11 @@ def _as_near(
     for m in runs:
         finite &= torch.isfinite(m)
     unlike = ~finite & ~((e == f) | (torch.isnan(e) & torch.isnan(f)))
-    unlike |= (e == 0) & (f == 0) & (torch.signbit(e) != torch.signbit(f))
-    decided = torch.zeros_like(unlike)
+    zeros = (e == 0) & (f == 0) & (torch.signbit(e) != torch.signbit(f))
+    spread = max(_size((m - e)[finite]) for m in runs)
+    # where rounding decides the first digits of values, it decides the signs of what zeros were multiplied by
+    decided = zeros & (spread > _DIGITS * _size(e[finite]))
+    unlike |= zeros
     # rounding makes an infinity of it, or a number, or none, or a zero of the other sign
     for m in (*runs, *(m.detach().double() for m in at_limits)):
         decided |= (torch.isfinite(m) != torch.isfinite(e)) | (torch.isnan(m) != torch.isnan(e))
@@ -245,12 +250,9 @@ def _as_near(
         return False
     if not bool(finite.any()):
         return True
-    spread = max(float((m - e)[finite].square().mean().sqrt()) for m in (*runs, *_sides(at_limits, finite)))
-    return float((f - e)[finite].square().mean().sqrt()) <= _FACTOR * spread
+    return _size((f - e)[finite]) <= _FACTOR * spread
 
 
-def _sides(at_limits: list[torch.Tensor], finite: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Those calls at limits in which all bits go to one side: what is the same everywhere moves as one."""
-    for m in at_limits[:_SIDES]:
-        if bool(torch.isfinite(m[finite]).all()):
-            yield m.detach().double()
+def _size(values: torch.Tensor) -> float:
+    """The root mean square; 0 of none."""
+    return float(values.square().mean().sqrt()) if values.numel() else 0.0
