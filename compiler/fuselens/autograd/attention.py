@@ -41,7 +41,9 @@ def on_gpu(device: str, query: Any, key: Any, value: Any, *args: Any, **kwargs: 
     the weights of all pairs for the backward."""
     given = dict(zip(("attn_mask", "dropout_p", "is_causal"), args, strict=False)) | kwargs
     mask, dropout = given.get("attn_mask"), given.get("dropout_p") or 0.0
-    if device != "cuda" or not dropout or any(t.device.type != "cpu" or t.dim() != 4 for t in (query, key, value)):
+    if device != "cuda" or not dropout or torch_private.GPU_ATTENTION is None:
+        return None
+    if any(t.device.type != "cpu" or t.dim() != 4 for t in (query, key, value)):
         return None
     if given.get("enable_gqa") or len({t.dtype for t in (query, key, value)}) > 1 or query.dtype not in _DTYPES:
         return None
@@ -51,7 +53,7 @@ def on_gpu(device: str, query: Any, key: Any, value: Any, *args: Any, **kwargs: 
         if mask.dtype is torch.bool:
             mask = query.new_zeros(()).masked_fill(~mask, -math.inf)
         mask = mask.expand(*query.shape[:3], key.shape[2])
-    return torch.ops.aten._scaled_dot_product_efficient_attention(
+    return torch_private.GPU_ATTENTION(
         query, key, value, mask, _is_differentiated((query, key, value)), dropout, bool(given.get("is_causal")),
         scale=given.get("scale"),
     )[0]  # fmt: skip

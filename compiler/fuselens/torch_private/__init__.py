@@ -116,6 +116,7 @@ from .operators import (
     FAKES_LOG,
     FLEX_ATTENTION,
     FLEX_LAYOUT,
+    GPU_ATTENTION,
     GROUP_TENSORS,
     HIGHER_ORDER,
     IS_FX_TRACING,

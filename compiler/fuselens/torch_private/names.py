@@ -206,6 +206,8 @@ TABLE: dict[str, Name] = {
         _n("unique", "torch.ops.aten._unique.default", "an operator whose rule torch 2.11 has wrong", NOTHING, Returns(None)),
         _n("cpu_attention", "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default",
            "attention on the CPU, one result of which has another dtype than the rule says", NOTHING, Returns(None)),
+        _n("gpu_attention", "torch.ops.aten._scaled_dot_product_efficient_attention.default",
+           "attention with dropout on a GPU, where that is not here", NOTHING, Returns(None)),
         _n("index_put", "torch.ops.aten._unsafe_index_put.default", "an operator that runs on any devices", NOTHING, Returns(None)),
         # --- symbolic sizes
         _n("ShapeEnv", _SYMBOLS + "ShapeEnv", "reasons about symbolic sizes", SIZES),

@@ -374,6 +374,8 @@ def no_python_rules() -> contextlib.AbstractContextManager[Any]:
     return private.no_python_dispatcher()
 
 
+GPU_ATTENTION: Any = private.gpu_attention
+"""``op(query, key, value, mask, needs_gradient, dropout, is_causal, *, scale)``; None where torch has no such operator."""
 FAKES_LOG = "torch._subclasses.fake_tensor"  # the log of calls that raise on fake tensors
 SCRIPTED = "_torchdynamo_inline"  # the attribute of a TorchScript function that has the Python function it was made of
 
