@@ -83,7 +83,7 @@ def test_every_document_of_the_backward_has_text(workbench: Workbench, gpu: Path
     addresses = {_name(d["uri"]): d["uri"] for d in workbench.probe.documents(gpu, "model")}
     assert "cpp.cpp" not in addresses
     for name, mark in {"ttgir.backward.mlir": "tt.load", "ptx.backward.ptx": ".entry", "sass.sass": "LDG"}.items():
-        assert mark in workbench.probe.text(addresses[name]), name
+        until(f"{mark} in {name}", lambda uri=addresses[name], mark=mark: mark in workbench.probe.text(uri))
 
 
 def test_explaining_says_what_was_not_measured(workbench: Workbench, gpu: Path) -> None:

@@ -47,6 +47,8 @@ clock = live._run().clock
 end = time.monotonic() + 60
 while not (len(clock.graphs) == 2 and all(n for g in clock.graphs for n, _ in g.taken)) and time.monotonic() < end:
     assert all(torch.equal(a, b) for a, b in zip(first, step()))
+live.REST = 600.0
+time.sleep(0.1 + sum(live.TURNS))  # a turn that has begun ends
 for armed in (True, False):
     for graph in clock.graphs:
         assert graph.probe.arm() if armed else graph.probe.disarm() is None
