@@ -245,9 +245,8 @@ def main() -> None:
     if chosen.child is not None:
         said_on_card(wanted, chosen.child)
         return
-    on_card = measured_on_card(wanted) if chosen.device == "cuda" else {}
-    if on_card:
-        _told(on_card.items(), chosen.json)
+    if chosen.device == "cuda":
+        _told(measured_on_card(wanted).items(), chosen.json)
         return
     if shutil.which("valgrind") is None:
         raise SystemExit("valgrind is not installed: it counts the lines that kernels bring into a cache")

@@ -17,13 +17,14 @@ from torch import Tensor
 from fuselens import torch_private
 from fuselens.ir.attention import OWN, ROWS, SHARED, WIDTH
 
+ARGUMENTS = ("attn_mask", "dropout_p", "is_causal")  # of `scaled_dot_product_attention`, after query, key and value
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def attend(device: str, found: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
     """The result of ``scaled_dot_product_attention`` by our operator, laid out as ``found``; None where torch chooses. It is
     for a ``device`` of this kind, if not for that of its operands."""
-    given = dict(zip(("attn_mask", "dropout_p", "is_causal"), args, strict=False)) | kwargs
+    given = dict(zip(ARGUMENTS, args, strict=False)) | kwargs
     mask, causal, scale = given.get("attn_mask"), bool(given.get("is_causal")), given.get("scale")
     if given.get("dropout_p") or not _taken(device, query, key, value, mask, causal, bool(given.get("enable_gqa"))):
         return None
@@ -39,7 +40,7 @@ def on_gpu(device: str, query: Any, key: Any, value: Any, *args: Any, **kwargs: 
     """The result of ``scaled_dot_product_attention`` with dropout in a graph for a GPU that is traced on a CPU, by the operator that
     torch chooses there; None where the CPU's choice has a twin there. For dropout the CPU has products and a softmax only, which hold
     the weights of all pairs for the backward."""
-    given = dict(zip(("attn_mask", "dropout_p", "is_causal"), args, strict=False)) | kwargs
+    given = dict(zip(ARGUMENTS, args, strict=False)) | kwargs
     mask, dropout = given.get("attn_mask"), given.get("dropout_p") or 0.0
     if device != "cuda" or not dropout or torch_private.GPU_ATTENTION is None:
         return None

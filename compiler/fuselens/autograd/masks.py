@@ -16,6 +16,7 @@ from torch import fx
 from fuselens import torch_private
 from fuselens.ir.graphs.known_values import known_value
 
+from .attention import ARGUMENTS
 from .recorder import OperatorRecorder
 
 _MOST_NODES = 64  # that make a mask
@@ -26,8 +27,7 @@ def without_known_mask(
     recorder: OperatorRecorder, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """The arguments of ``scaled_dot_product_attention`` without its mask, if all calls have it and it can be said otherwise."""
-    names = ("attn_mask", "dropout_p", "is_causal")
-    given = dict(zip(names, args[3:], strict=False)) | dict(kwargs)
+    given = dict(zip(ARGUMENTS, args[3:], strict=False)) | dict(kwargs)
     mask = given.get("attn_mask")
     if not isinstance(mask, torch.Tensor) or given.get("is_causal") or mask.requires_grad or mask.dim() < 2:
         return None

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from .. import torch_private
 from ..codegen.traffic import bytes_moved
 from ..inputs.structures import tensors_in
 from ..ir.affine import integer_value
@@ -104,11 +105,14 @@ def _products(done: float, precision: str) -> dict[str, float]:
 
 def _precision(dtype: torch.dtype, operator: str, on_gpu: bool) -> str:
     """What a product computes with: a dtype's name, or "tf32", by which GPUs may multiply numbers of float32."""
-    if dtype == torch.float32 and on_gpu:
-        backend = torch.backends.cudnn if "conv" in operator else torch.backends.cuda.matmul
-        if backend.allow_tf32:
-            return "tf32"
-    return str(dtype).removeprefix("torch.")
+    name = str(dtype).removeprefix("torch.")
+    if name != "float32" or not on_gpu:
+        return name
+    return (
+        "tf32"
+        if torch_private.float32_precision("cuda", "conv" if "conv" in operator else "matmul") == "tf32"
+        else name
+    )
 
 
 def _operations(packet: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> float:

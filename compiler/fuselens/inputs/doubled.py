@@ -147,7 +147,7 @@ def _keeps_zeros(func: Any) -> bool:
     name = func.overloadpacket.__name__
     if name in _TIES or (name in _CLAMPS and func._overloadname == "Tensor"):  # limits that are numbers are certain
         return False
-    return torch.Tag.pointwise in getattr(func, "tags", ()) or func.overloadpacket.__name__ in _MOVES
+    return torch.Tag.pointwise in getattr(func, "tags", ()) or name in _MOVES
 
 
 def _is_random(func: Any) -> bool:

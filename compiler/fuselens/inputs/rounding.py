@@ -21,7 +21,7 @@ MORE_RUNS = (12, 60)  # before something is called different: few make a sum the
 _CANCELLED = 4.0  # times the precision of what was added: a sum that is no larger may be zero
 _ROUNDED_OFF = 0.5  # of its last bit, that each level of a tree of additions may leave
 _EXACT = (torch.float32, torch.float64)  # others are added up in one of these
-_DIGITS = 0.01
+_DIGITS = 0.01  # of the values' size: where runs move them by more, not even the first digits are known
 _FACTOR = 3.0  # times what the runs were moved by
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -40,9 +40,7 @@ class Rounding(torch_private.RecordingMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if (reordered := _PLACED.get(func.overloadpacket)) is not None:
-            with contextlib.suppress(
-                TypeError, IndexError, RuntimeError
-            ):  # of other overloads; what raises does so again
+            with contextlib.suppress(TypeError, IndexError, RuntimeError):  # other overloads; what raises, raises again
                 args = reordered(self._bits, *args, **kwargs)
                 kwargs = {}
         if not torch_private.makes_new(func):  # what gives views or writes gets what it is given

@@ -246,10 +246,10 @@ def _all_of_them(plain_terms: int, *given: torch.Tensor) -> list[torch.Tensor]:
 def _products(device: str) -> Iterator[tuple[str, float]]:
     """Operations a second of products of square matrices, by dtype."""
     for dtype in _DTYPES:
-        with _tf32(False) if device == "cuda" else contextlib.nullcontext():
+        with _float32_as("ieee") if device == "cuda" else contextlib.nullcontext():
             yield str(dtype).removeprefix("torch."), _best_product(dtype, device)
     if device == "cuda":
-        with _tf32(True):
+        with _float32_as("tf32"):
             yield "tf32", _best_product(torch.float32, device)
 
 
@@ -264,13 +264,15 @@ def _best_product(dtype: torch.dtype, device: str) -> float:
 
 
 @contextlib.contextmanager
-def _tf32(allowed: bool) -> Iterator[None]:
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = allowed
+def _float32_as(precision: str) -> Iterator[None]:
+    """Inside, products of float32 on the card have this precision. Not by ``allow_tf32``, which raises where a program has set this."""
+    products = torch.backends.cuda.matmul
+    before = products.fp32_precision
+    products.fp32_precision = precision
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+        products.fp32_precision = before
 
 
 def _product_seconds(a: torch.Tensor) -> float:

@@ -79,7 +79,7 @@ def product_of(node: fx.Node) -> Product | None:
 
 
 def _on_tensor_cores(value: torch.Tensor) -> bool:
-    tf32 = value.dtype == torch.float32 and bool(torch.backends.cuda.matmul.allow_tf32)
+    tf32 = value.dtype == torch.float32 and torch_private.float32_precision("cuda", "matmul") == "tf32"
     return bool(value.device.type == _DEVICE) and (tf32 or value.dtype in (torch.bfloat16, torch.float16))
 
 

@@ -61,8 +61,8 @@ class Proofs(Background):
         for device in dict.fromkeys(r.device for r in unknown):
             machine = await self._machines.of(document.path, device)
             if machine is not None and document.checked is checked:
-                for report in unknown:
-                    report.machine = machine if report.device == device else report.machine
+                for report in (r for r in unknown if r.device == device):
+                    report.machine = machine
                 self._taken(document)
 
     async def _proved(self, document: Document, report: Report, source: str) -> Proof:

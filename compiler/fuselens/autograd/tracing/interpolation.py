@@ -1,7 +1,7 @@
 """Linear and cubic interpolation of symbolic sizes, as the operator that eager calls.
 
-Its overload without sizes to compute is not C++ that takes symbolic ones, so torch's rules in Python replace it, and the operator
-with it: by sums of weighted neighbours. These are other numbers where a neighbour with a weight of zero is infinite.
+What computes the sizes of the result takes no symbolic ones in C++. Torch's rules in Python replace it, and the operator with it: by
+sums of weighted neighbours. These are other numbers where a neighbour with a weight of zero is infinite.
 """
 
 from __future__ import annotations

@@ -188,10 +188,8 @@ def _inlined(m: Machine, value: FunctionValue, args: list[Value], kwargs: dict[s
     bound = bind_arguments(m, code, args, kwargs, defaults, kwdefaults, function.__qualname__)
     if (drawn := draws.whole(m, function, bound)) is not None:
         return drawn
-    callee, before = (
-        Callee(value, m.tracer.overlay.code(code), function.__globals__, globals_source, closure),
-        len(m.tracer.graphs.drawn),
-    )
+    callee = Callee(value, m.tracer.overlay.code(code), function.__globals__, globals_source, closure)
+    before = len(m.tracer.graphs.drawn)
     try:
         return callee.run(m, bound, args, kwargs)
     except Break:

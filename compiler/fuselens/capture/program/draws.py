@@ -25,7 +25,7 @@ from ..frame.resuming import AsWritten
 from ..hook import _hook
 from ..tracing import sources as src
 from ..tracing.sources import Source
-from ..tracing.symbols import LARGEST, Sizes, SizesChanged
+from ..tracing.symbols import LARGEST, Sizes, SizesChanged, Variation
 from ..values.algebra import ArrayValue, SymbolValue, TensorValue, Value
 from ..values.known import UNKNOWN, deep_use, plain
 from .host_functions import computes_on_host, is_plain
@@ -112,8 +112,7 @@ def called(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value
     if found is None:
         return None
     generator, name = found
-    variation = m.tracer.variation
-    if variation is None or variation.exact_draws or m.tracer.graphs.nested or m.tracer.random is not None:
+    if _inputs_of(m) is None:
         return None
     given, named = [plain(deep_use(m, a)) for a in args], {k: plain(deep_use(m, v)) for k, v in kwargs.items()}
     if any(v is UNKNOWN for v in (*given, *named.values())):
@@ -132,16 +131,14 @@ def called(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value
         if bounds is None or not 0 <= bounds[0] < bounds[1] <= LARGEST:  # kernels have no such symbols
             return None
         return SymbolValue(_placeholder(m, source, example, _sizes(m).draw(example, text, *bounds)))
-    if type(example) is float:
-        return SymbolValue(_placeholder(m, source, example, _sizes(m).draw(example, text)))
-    tensor = shared_tensor(example)
-    return None if tensor is None else _array(m, source, tensor)
+    made = _example(example)
+    return None if made is None else _input(m, source, made, text)
 
 
 def may_be_whole(m: Machine, function: types.FunctionType, drawn_before: int) -> bool:
     """Whether a function that the frame breaks in, and that has drawn since, may be drawn as a whole; the next trace does so."""
-    variation = m.tracer.variation
-    if variation is None or variation.exact_draws or function.__code__ in variation.whole_draws:
+    variation = _inputs_of(m)
+    if variation is None or function.__code__ in variation.whole_draws:
         return False
     if len(m.tracer.graphs.drawn) == drawn_before or not computes_on_host(function):
         return False
@@ -151,12 +148,10 @@ def may_be_whole(m: Machine, function: types.FunctionType, drawn_before: int) ->
 
 def whole(m: Machine, function: types.FunctionType, bound: Mapping[str, Value]) -> Value | None:
     """The result of such a function; None where it is traced: of arguments that are not plain, or that it refuses."""
-    variation, code = m.tracer.variation, function.__code__
-    if variation is None or code not in variation.whole_draws or variation.exact_draws or m.tracer.graphs.nested:
-        return None
+    variation, code = _inputs_of(m), function.__code__
     count = code.co_argcount
     names = code.co_varnames[: count + code.co_kwonlyargcount]
-    if m.tracer.random is not None or set(bound) != set(names):
+    if variation is None or code not in variation.whole_draws or set(bound) != set(names):
         return None
     given = {name: plain(deep_use(m, bound[name])) for name in names}
     if not all(map(is_plain, given.values())):
@@ -177,6 +172,10 @@ def whole(m: Machine, function: types.FunctionType, bound: Mapping[str, Value]) 
     written = ", ".join(f"{name}={value!r}" for name, value in given.items())
     text = f"{function.__qualname__}({written}), draw {len(m.tracer.graphs.inputs)}"
     source = src.constant(draw, text)
+    return _input(m, source, example, text)
+
+
+def _input(m: Machine, source: Source, example: torch.Tensor | float, text: str) -> Value:
     if isinstance(example, torch.Tensor):
         return _array(m, source, example)
     return SymbolValue(_placeholder(m, source, example, _sizes(m).draw(example, text)))
@@ -185,6 +184,14 @@ def whole(m: Machine, function: types.FunctionType, bound: Mapping[str, Value]) 
 def _example(found: Any) -> torch.Tensor | float | None:
     """What a draw gives, as the graph takes it; None for what it cannot take."""
     return found if type(found) is float else shared_tensor(found) if hasattr(found, "flags") else None
+
+
+def _inputs_of(m: Machine) -> Variation | None:
+    """What varies between calls, where draws may be inputs of the graph."""
+    variation = m.tracer.variation
+    if variation is None or variation.exact_draws or m.tracer.graphs.nested or m.tracer.random is not None:
+        return None
+    return variation
 
 
 def _numpys() -> list[Any]:

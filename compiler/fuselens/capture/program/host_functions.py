@@ -19,7 +19,6 @@ _WRITES = frozenset({
     "IMPORT_FROM", "IMPORT_STAR", "YIELD_VALUE", "SEND", "GET_AWAITABLE", "BEFORE_WITH", "BEFORE_ASYNC_WITH", "LOAD_BUILD_CLASS",
     "LOAD_SPECIAL", "LOAD_FROM_DICT_OR_GLOBALS",
 })  # fmt: skip
-_GLOBALS = frozenset({"LOAD_GLOBAL"})
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _BUILTINS = frozenset(
     "range len int float bool complex str max min sum abs round list tuple dict set frozenset enumerate zip sorted reversed any all "
@@ -45,9 +44,8 @@ def computes_on_host(function: types.FunctionType) -> bool:
 
 
 def _is_pure(function: types.FunctionType, seen: set[types.CodeType]) -> bool:
-    if function.__closure__ or not all(
-        map(is_plain, (function.__defaults__ or (), *(function.__kwdefaults__ or {}).values()))
-    ):
+    defaults = *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()
+    if function.__closure__ or not is_plain(defaults):
         return False
     return _is_pure_code(function.__code__, function.__globals__, seen)
 
@@ -60,7 +58,7 @@ def _is_pure_code(code: types.CodeType, names: dict[str, Any], seen: set[types.C
         name = str(instruction.argval)
         if instruction.opname in _WRITES:
             return False
-        if instruction.opname in _GLOBALS and not _is_known(name, names, seen):
+        if instruction.opname == "LOAD_GLOBAL" and not _is_known(name, names, seen):
             return False
         if instruction.opname in _ATTRIBUTES and (name.startswith("_") or name in _NOT_CALLED):
             return False
