@@ -37,18 +37,26 @@ def lens(workbench: Workbench, start: str) -> str:
     )
 
 
+def reveal(workbench: Workbench, text: str) -> bool:
+    """Puts the cursor of the document of ours that is shown on the text; whether there is one."""
+    return workbench.probe(
+        """
+        const shown = vscode.window.visibleTextEditors.find((e) => e.document.uri.scheme === "fuselens");
+        const offset = shown?.document.getText().indexOf(argument) ?? -1;
+        if (offset < 0) return false;
+        const at = shown.document.positionAt(offset);
+        shown.selection = new vscode.Selection(at, at);
+        shown.revealRange(new vscode.Range(at, at), vscode.TextEditorRevealType.InCenter);
+        return true;
+        """,
+        text,
+    )
+
+
 def test_a_kernel_is_edited_verified_and_pinned(workbench: Workbench, model: Path) -> None:
     workbench.close_notifications()
     workbench.press_lens("kernel", lambda: [t for t in workbench.texts(".tab.active .label-name") if "C++" in t])
-    workbench.probe(
-        """
-        const shown = vscode.window.visibleTextEditors.find((e) => e.document.uri.scheme === "fuselens");
-        const at = shown.document.positionAt(shown.document.getText().indexOf(`extern "C" void ${argument}(`));
-        shown.selection = new vscode.Selection(at, at);
-        shown.revealRange(new vscode.Range(at, at), vscode.TextEditorRevealType.InCenter);
-        """,
-        NAME,
-    )
+    until("the kernel's text", lambda: reveal(workbench, f'extern "C" void {NAME}('))  # it comes after its tab
     lens(workbench, "✎ Edit this kernel")
     workbench.screenshot("kernels-1-lens")
     draft = Path(
