@@ -55,7 +55,7 @@ def reveal(workbench: Workbench, text: str) -> bool:
 
 def test_a_kernel_is_edited_verified_and_pinned(workbench: Workbench, model: Path) -> None:
     workbench.close_notifications()
-    workbench.press_lens("kernel", lambda: [t for t in workbench.texts(".tab.active .label-name") if "C++" in t])
+    workbench.press_kernels_lens(lambda: [t for t in workbench.texts(".tab.active .label-name") if "C++" in t])
     until("the kernel's text", lambda: reveal(workbench, f'extern "C" void {NAME}('))  # it comes after its tab
     lens(workbench, "✎ Edit this kernel")
     workbench.screenshot("kernels-1-lens")
@@ -84,7 +84,7 @@ def test_a_kernel_is_edited_verified_and_pinned(workbench: Workbench, model: Pat
 
     workbench.probe.rewrite(draft, text.replace(body[0], f"\n        // mine{body[0]}", 1))
     workbench.probe.command("cursorTop")
-    told = lens(workbench, "✓ equals the graph on 12 kinds of inputs")
+    told = lens(workbench, "✓ equals the graph on 13 kinds of inputs")
     assert ", ours " in told
     workbench.screenshot("kernels-5-verified")
 

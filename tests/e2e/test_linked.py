@@ -98,7 +98,7 @@ def press(workbench: Workbench, button: str) -> None:
 def open_kernel(workbench: Workbench, path: Path, at: str) -> str:
     workbench.probe.command("workbench.action.closeEditorsInOtherGroups")
     workbench.go_to(path, at)
-    return workbench.press_lens("kernels", lambda: tab(workbench))
+    return workbench.press_kernels_lens(lambda: tab(workbench))
 
 
 def test_the_kernel_opens_beside_the_code_and_leaves_the_focus_there(workbench: Workbench, toy: Path) -> None:

@@ -312,6 +312,11 @@ class Workbench:
         """Clicks a lens until that has an effect, and returns it: a lens that is drawn anew meanwhile takes no click."""
         return again(f"effect of the lens {lens!r}", lambda: self.page("click", LENS, lens, 20_000), effect, 20)
 
+    def press_kernels_lens(self, effect: Callable[[], T]) -> T:
+        """Clicks the lens that opens a function's kernels; another one says how far these are from what the machine allows."""
+        titles = lambda: [title for title in self.shown_lenses() if re.match(r"\d+ kernel", title)]  # noqa: E731
+        return self.press_lens(until("the lens of the kernels", titles)[0], effect)
+
     def enter(self, what: str, effect: Callable[[], T]) -> T:
         """Presses Enter until that has an effect, and returns it: a dialog that still reads a folder takes no key, nor does
         a palette while its list is filtered."""
