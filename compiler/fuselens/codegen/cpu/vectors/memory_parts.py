@@ -292,13 +292,24 @@ static inline u16x@W float_to_half(@f v) {
 UNIT["half_scalar"] = Part("half_scalar", _HALF_SCALAR)
 
 
+def _extending(instruction: str, narrow: str, wide: str) -> dict[int, str]:
+    """The vectors and builtins of GCC that extend 4, 8 and 16 elements."""
+    builtin = f"__builtin_ia32_{instruction}"
+    return {
+        4: f"{narrow} {builtin}128(q)",
+        8: f"{narrow} {builtin}256(q)",
+        16: f"{wide} {builtin}512_mask(q,@i{{}},-1)",
+    }
+
+
 def conversion_parts(width: int, isa: Isa) -> list[Part]:
     """Widening and narrowing between bytes in memory and lanes of 32 bits."""
     x86 = isa.name in ("avx2", "avx512")
+    longest = 16 if isa.name == "avx512" else 8
 
     def extend(source: str, result: str, gcc: dict[int, str]) -> str:
         plain = f"{result} r; for (int l = 0; l < @W; ++l) r[l] = h[l]; return r;"
-        if not x86 or width not in gcc:
+        if not x86 or width not in gcc or width > longest:
             return plain
         vector, builtin = gcc[width].split()
         size = {"v16qi": 16, "v8hi": 16, "v16hi": 32}[vector]
@@ -328,28 +339,28 @@ def conversion_parts(width: int, isa: Isa) -> list[Part]:
         Part(
             "extend.u16",
             "static inline @u zero_extend(u16x@W h) { "
-            + extend("u16", "@u", {4: "v8hi __builtin_ia32_pmovzxwd128(q)", 8: "v8hi __builtin_ia32_pmovzxwd256(q)"})
+            + extend("u16", "@u", _extending("pmovzxwd", "v8hi", "v16hi"))
             + " }",
             ("types",),
         ),
         Part(
             "extend.i16",
             "static inline @i sign_extend(i16x@W h) { "
-            + extend("i16", "@i", {4: "v8hi __builtin_ia32_pmovsxwd128(q)", 8: "v8hi __builtin_ia32_pmovsxwd256(q)"})
+            + extend("i16", "@i", _extending("pmovsxwd", "v8hi", "v16hi"))
             + " }",
             ("types",),
         ),
         Part(
             "extend.u8",
             "static inline @u zero_extend(u8x@W h) { "
-            + extend("u8", "@u", {4: "v16qi __builtin_ia32_pmovzxbd128(q)", 8: "v16qi __builtin_ia32_pmovzxbd256(q)"})
+            + extend("u8", "@u", _extending("pmovzxbd", "v16qi", "v16qi"))
             + " }",
             ("types",),
         ),
         Part(
             "extend.i8",
             "static inline @i sign_extend(i8x@W h) { "
-            + extend("i8", "@i", {4: "v16qi __builtin_ia32_pmovsxbd128(q)", 8: "v16qi __builtin_ia32_pmovsxbd256(q)"})
+            + extend("i8", "@i", _extending("pmovsxbd", "v16qi", "v16qi"))
             + " }",
             ("types",),
         ),
@@ -371,6 +382,14 @@ def conversion_parts(width: int, isa: Isa) -> list[Part]:
             "typedef short half_lanes@W __attribute__((vector_size(16)));\n"
             "static inline @f half_to_float(u16x@W h) { return __builtin_ia32_vcvtph2ps256((half_lanes@W)h); }\n"
             "static inline u16x@W float_to_half(@f v) { return (u16x@W)__builtin_ia32_vcvtps2ph256(v, 0); }\n#endif"
+        )
+    if isa.name == "avx512" and width == 16:
+        half = (
+            f"#ifdef __clang__\n{half}\n#else\n"
+            "typedef short half_lanes@W __attribute__((vector_size(32)));\n"
+            "static inline @f half_to_float(u16x@W h) { return __builtin_ia32_vcvtph2ps512_mask((half_lanes@W)h, @f{}, -1, 4); }\n"
+            "static inline u16x@W float_to_half(@f v) {"
+            " return (u16x@W)__builtin_ia32_vcvtps2ph512_mask(v, 0, half_lanes@W{}, -1); }\n#endif"
         )
     parts.append(Part("half", half, ("types", "extend.u16", "narrow16")))
     return parts
