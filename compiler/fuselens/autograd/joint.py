@@ -92,7 +92,10 @@ def trace(
     if mode is None:
         mode = torch_private.fake_mode(next(filter(None, map(torch_private.shape_env_of, fake_inputs)), None))
     recorder = OperatorRecorder(table() if decompositions is None else decompositions, counter_based=counter_based)
+    ambient = torch.is_inference_mode_enabled()
     with contextlib.ExitStack() as stack:
+        # In inference mode functionalization copies what functions made of views return, and what is written there is lost.
+        stack.enter_context(torch.inference_mode(False) if ambient else contextlib.nullcontext())
         stack.enter_context(torch.set_grad_enabled(grad_enabled))
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         stack.enter_context(mode)
@@ -100,12 +103,13 @@ def trace(
             stack.enter_context(torch_private.python_rules())
         stack.enter_context(recorder)
         stack.enter_context(torch_private.functionalization())
-        return _traced(gm, fake_inputs, recorder, mode, sharing, device)
+        return _traced(gm, fake_inputs, recorder, mode, sharing, device, inference=ambient)
 
 
 def _traced(
-    gm: fx.GraphModule, fakes: Sequence[Any], recorder: OperatorRecorder, mode: Any, sharing: Sharing, device: str
-) -> Joint:
+    gm: fx.GraphModule, fakes: Sequence[Any], recorder: OperatorRecorder, mode: Any, sharing: Sharing, device: str, *,
+    inference: bool,
+) -> Joint:  # fmt: skip
     """Inputs, forward, outputs and backward, one after the other under the modes that :func:`trace` has entered."""
     enables_grad = not torch.is_grad_enabled() and turns_grad_on(gm)
     asks = any(map(requires_grad, fakes)) or any(map(torch_private.makes_leaf, gm.graph.nodes))
@@ -120,7 +124,7 @@ def _traced(
     results = Results(recorder)
     leaves = MadeLeaves(tensors, inputs, interpreter.parameters, results)
     changes = Changes(inputs, results, recorder, training=training)
-    outputs = Outputs(tensors, _captured_outputs(gm), inputs, results, leaves, changes.mutations)
+    outputs = Outputs(tensors, _captured_outputs(gm), inputs, results, leaves, changes.mutations, inference=inference)
     differentiable = [i for i, t in results.wrappers.items() if training and t.requires_grad and _is_floating(t)]
     if differentiable:
         backward = record_backward(differentiable, results, inputs, leaves.tensors, provenance)

@@ -28,10 +28,10 @@ def _div(a: Complex, b: Complex) -> Complex:
     flat = x >= y
     large, small = flat.where(b.re, b.im), flat.where(b.im, b.re)
     ratio = small / large
-    scale = 1.0 / (large + small * ratio)
+    whole = large + small * ratio  # of which the reciprocal may be no number
     near, far = flat.where(a.re, a.im), flat.where(a.im, a.re)
     across = far - near * ratio
-    re, im = (near + far * ratio) * scale, flat.where(across, -across) * scale
+    re, im = (near + far * ratio) / whole, flat.where(across, -across) / whole
     nothing = x.eq(0.0) & y.eq(0.0)
     return a.of(nothing.where(a.re / x, re), nothing.where(a.im / y, im))
 

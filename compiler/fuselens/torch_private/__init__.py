@@ -16,6 +16,8 @@ from .autograd import (
     NESTED_FROM_PADDED,
     NESTED_VIEW,
     RELEASE_SAVED,
+    begins_evenly,
+    begins_oddly,
     checkpoint_policy,
     from_functional,
     functionalization,

@@ -39,6 +39,16 @@ def is_no_leaf(tensor: torch.Tensor) -> bool:
     return not is_leaf(tensor)
 
 
+def begins_evenly(tensor: torch.Tensor) -> bool:
+    """Whether there is an even number of elements before it in its memory."""
+    with DisableTorchFunctionSubclass():
+        return tensor.storage_offset() % 2 == 0
+
+
+def begins_oddly(tensor: torch.Tensor) -> bool:
+    return not begins_evenly(tensor)
+
+
 def to_functional(tensor: torch.Tensor) -> torch.Tensor:
     """A wrapper of ``tensor`` whose in-place writes become functional operators below autograd."""
     return private.to_functional(tensor)

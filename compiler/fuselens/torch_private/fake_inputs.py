@@ -133,5 +133,5 @@ def run_on_meta(function: Callable[..., tuple[Any, ...]], args: tuple[Any, ...])
 
 
 def differs(fake: torch.Tensor, given: torch.Tensor) -> bool:
-    """Whether a fake tensor was written to, or made to require grad or not, since it was made for ``given``."""
-    return times_written(fake) > 0 or fake.requires_grad != given.requires_grad
+    """Whether a fake tensor may have been written to, or was made to require grad or not, since it was made for ``given``."""
+    return times_written(fake) != 0 or fake.requires_grad != given.requires_grad

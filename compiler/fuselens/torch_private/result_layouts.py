@@ -143,6 +143,14 @@ def _suggested(args: Sequence[Any], result: torch.Tensor) -> Extents:
     return _in_format(result.shape, suggested_memory_format(args[0]))
 
 
+def _rolled(args: Sequence[Any], result: torch.Tensor) -> Extents:
+    """Put together of two parts, one dimension after the other, which keeps channels last; what is not moved is made contiguous."""
+    shifts, dims = ([v] if isinstance(v, int) else list(v) for v in (*args[1:3], [])[:2])
+    sizes = [result.shape[d] for d in dims]
+    moved = dims and all(s % n if type(n) is int else s for s, n in zip(shifts, sizes, strict=True))
+    return (_suggested if moved else _contiguous)(args, result)
+
+
 def _in_format(shape: Extents, memory_format: torch.memory_format) -> Extents:
     rank = len(shape)
     contiguous = memory_format is torch.contiguous_format
@@ -251,6 +259,7 @@ _OTHERS: dict[str, Rule] = {
     "binary_cross_entropy_with_logits": lambda args, result: _like_first(args[1:], result),
     "rot90": _rotated,
     "linalg_matrix_exp": _exponential,
+    "roll": _rolled,
     "abs": lambda args, result: (_like_first if args[0].is_complex() else _iterated)(args, result),
     "angle": lambda args, result: (_contiguous if args[0].is_complex() else _iterated)(args, result),
     "threshold_backward": lambda args, result: _iterated(args[::-1], result),
@@ -284,7 +293,7 @@ _OTHERS: dict[str, Rule] = {
 
 
 _ON: dict[str, dict[str, Rule]] = {  # where a device's kernel differs from the CPU's
-    "cuda": {"max_unpool2d": _contiguous, "nonzero_static": _reversed},
+    "cuda": {"max_unpool2d": _contiguous, "nonzero_static": _reversed, "roll": _contiguous},
 }
 
 

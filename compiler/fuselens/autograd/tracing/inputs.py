@@ -98,6 +98,7 @@ class _Maker:
     def make(self, copies: bool) -> Inputs:
         made, bases = self.made, self.made.sharing.bases
         with torch_private.without_functionalization():
+            made.fakes = self._ordinary(made.fakes)
             self._add_leaves()
             for k, base in enumerate(bases):
                 made.fakes.append(fake := self._fake_base(base))
@@ -112,6 +113,19 @@ class _Maker:
                 wrapper = self._part(made.wrappers[len(self.nodes) + k], made.fakes[i], offset, self.nodes[i])
                 made.wrappers[i], made.initial[i] = wrapper, _state(wrapper)
         return made
+
+    def _ordinary(self, fakes: list[Any]) -> list[Any]:
+        """The fakes, with ordinary ones for inference tensors: functionalization copies what functions made of views return of these,
+        and what is written there is lost."""
+        found: dict[int, Any] = {}
+        for fake in fakes:
+            inference = isinstance(fake, torch.Tensor) and fake.is_inference() and id(fake) not in found
+            if inference and fake.layout is torch.strided and str(fake.storage_offset()) == "0":
+                with self.recorder.pause():
+                    found[id(fake)] = torch.empty_strided(
+                        fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device
+                    )
+        return [found.get(id(fake), fake) for fake in fakes]
 
     def _add_leaves(self) -> None:
         """Placeholders and leaves of the graph's own inputs."""

@@ -137,8 +137,8 @@ class MadeLeaves:
 
 
 class Outputs:
-    """``described``: how to rebuild each of ``tensors`` from inputs and results; ``inference``: the results that are inference
-    tensors. ``captured`` are the same outputs as the capture of the graph saw them."""
+    """``described``: how to rebuild each of ``tensors`` from inputs and results; ``inference``: the results that are to be made inference
+    tensors, where the graph does not run in ``inference`` mode. ``captured`` are the same outputs as the capture of the graph saw them."""
 
     def __init__(
         self,
@@ -148,8 +148,10 @@ class Outputs:
         results: Results,
         leaves: MadeLeaves,
         mutations: Sequence[Mutation],
+        *,
+        inference: bool,
     ) -> None:
-        self.tensors, self.captured = tensors, captured
+        self.tensors, self.captured, self._in_inference_mode = tensors, captured, inference
         self.inputs, self.results, self.leaves = inputs, results, leaves
         self.inference: list[int] = []
         mutated = {m.input for m in mutations}
@@ -231,7 +233,7 @@ class Outputs:
         return base, self.results.add(node, base, owned=True, captured=like)
 
     def _note_inference(self, captured: Any, position: int) -> None:
-        made = isinstance(captured, torch.Tensor) and captured.is_inference() and not torch.is_inference_mode_enabled()
+        made = isinstance(captured, torch.Tensor) and captured.is_inference() and not self._in_inference_mode
         if made and position not in self.inference:
             self.inference.append(position)
 

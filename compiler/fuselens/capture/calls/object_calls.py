@@ -38,7 +38,7 @@ def _call_object(m: Machine, value: ObjectValue, args: list[Value], kwargs: dict
     method, place = attributes.class_member(m, kind, "__call__")
     if method is attributes.ABSENT:
         raise raising(TypeError(f"'{kind.__name__}' object is not callable"))
-    if issubclass(kind, torch.nn.Module) and method is torch.nn.Module.__dict__["__call__"]:
+    if issubclass(kind, torch.nn.Module) and method in torch_private.MODULE_CALLS:
         return call_module(m, value, args, kwargs)
     if kind in CALLS:
         return CALLS[kind](m, value, args, kwargs)
@@ -187,6 +187,6 @@ def call_original(m: Machine, value: Value, args: list[Value], kwargs: dict[str,
     if isinstance(value.value.__region__, _hook.disabled):
         raise Break("FL114", what=type(value.value).__qualname__, why=reason(value.value.__region__))
     after = next(c for c in type(value.value).__mro__ if c.__call__ is not type(value.value).__call__)
-    if after.__call__ is torch.nn.Module.__call__:
+    if after.__call__ in torch_private.MODULE_CALLS:
         return call_module(m, value, args, kwargs)
     return call(m, attributes.load(m, SuperValue(type(value.value).__mro__[1], value), "__call__"), args, kwargs)

@@ -190,6 +190,35 @@ def _mixes_dtypes(target: Any, args: Arguments, kwargs: Options) -> bool:
     return several and not torch.is_autocast_enabled(operands[0].device.type)
 
 
+def _puts_other_dtype(target: Any, args: Arguments, kwargs: Options) -> bool:
+    """Whether values are put to places that tensors say, and have another dtype. One value where a mask is true may have."""
+    named = _name(target).partition(".")[0] in ("index_put", "index_put_")
+    if not (target is operator.setitem or _name(target) == "__setitem__" or named) or len(args) < 3:
+        return False
+    tensor, index, value = args[:3]
+    if not (isinstance(tensor, torch.Tensor) and isinstance(value, torch.Tensor)) or tensor.dtype == value.dtype:
+        return False
+    indices = index if isinstance(index, (tuple, list)) and (named or isinstance(index, tuple)) else (index,)
+    places = [i for i in indices if isinstance(i, list) or (isinstance(i, torch.Tensor) and i.dim())]
+    masks = [i for i in places if isinstance(i, torch.Tensor) and i.dtype in (torch.bool, torch.uint8)]
+    return bool(places) and not (len(masks) == len(places) == 1 and value.numel() == 1)
+
+
+_DIVISIONS = frozenset({
+    "remainder", "remainder_", "fmod", "fmod_", "floor_divide", "floor_divide_", "mod", "imod", "floordiv", "ifloordiv", "__mod__",
+    "__imod__", "__floordiv__", "__ifloordiv__",
+})  # fmt: skip
+
+
+def _divides_by_zero(target: Any, args: Arguments, kwargs: Options) -> bool:
+    """Whether integers are divided by a zero that is known: eager raises, also where nobody reads the result."""
+    if _name(target) not in _DIVISIONS or len(args) < 2 or type(args[1]) not in (int, bool) or args[1]:
+        return False
+    given = args[0]
+    whole = isinstance(given, torch.Tensor) and not (given.is_floating_point() or given.is_complex())
+    return whole and all(type(n) is not int or n > 0 for n in given.shape)
+
+
 def _chooses_from_nothing(target: Any, args: Arguments, kwargs: Options) -> bool:
     """Whether an element is chosen along a dimension that has none."""
     name, given = _name(target), args[0] if args else kwargs.get("input")
@@ -213,6 +242,8 @@ _REFUSALS: tuple[tuple[Callable[[Any, Arguments, Options], bool], str, str], ...
     (_subtracts_booleans, "FL107", "booleans are not subtracted"),
     (_chooses_from_nothing, "FL107", "there are no elements to choose from"),
     (_mixes_dtypes, "FL107", "its operands have different dtypes"),
+    (_divides_by_zero, "FL107", "integers are divided by zero"),
+    (_puts_other_dtype, "FL107", "the values do not have the dtype of what they are put into"),
     (_reads_lengths, "FL102", "it reads how many sequences there are at each step"),
 )
 

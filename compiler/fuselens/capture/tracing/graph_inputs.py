@@ -125,3 +125,20 @@ def generator(tracer: Tracer, value: ObjectValue) -> fx.Node:
         found = tracer.graphs.placeholder(value.value, value.source, fake, tracer.span)
         generators[id(value)] = found
     return found
+
+
+_BEGINS = {True: torch_private.begins_evenly, False: torch_private.begins_oddly}
+
+
+def guard_pairs(tracer: Tracer, value: TensorValue, what: str) -> None:
+    """Pairs of numbers are complex ones from an even element of their memory on, eager says. Fake tensors do not know where in its
+    memory an input begins."""
+    fake, key = value.fake, torch_private.storage_key
+    known = (v for v in tracer.objects.known.values() if isinstance(v, TensorValue) and v.source is not None)
+    for owner in (v for v in known if key(v.fake) == key(fake) and v.fake.dtype == fake.dtype):
+        assert owner.source is not None
+        even = torch_private.begins_evenly(tracer.graphs.real(owner))
+        text = f"{owner.source}.storage_offset() is {'even' if even else 'odd'}"
+        tracer.guard(owner.source, _hook.CALL, _BEGINS[even], name="OFFSET", text=text)
+        if (fake.storage_offset() - owner.fake.storage_offset() + (not even)) % 2:
+            raise Break("FL107", what=what, why="it begins at an odd element of its memory")

@@ -268,6 +268,8 @@ class Tracer:
             raise Break("FL104", what=what, why="a graph cannot return a new leaf that requires grad")
         changes = torch_private.mutates(kind, target, node_kwargs)
         tensors = _tensor_values(args, kwargs)
+        if target in _OF_PAIRS and tensors:
+            graph_inputs.guard_pairs(self, tensors[0], what)
         inputs = [v.fake for v in tensors if v.source is not None]
         before = [fake_calls.geometry(t) for t in inputs] if changes else []
         try:
@@ -433,6 +435,7 @@ def _tensor_values(args: tuple[Value, ...], kwargs: dict[str, Value]) -> list[Te
 
 
 _NEED_NUMBERS = ("FL102", "FL108")
+_OF_PAIRS = (torch.view_as_complex, torch.ops.aten.view_as_complex.default)
 _COMPARISONS = (operator.eq, operator.ne)
 _TO_ITEMS = ("setitem", "__setitem__")
 _DTYPES: dict[Any, torch.dtype] = {
