@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
+import io
 import os
 import runpy
 import sys
+import types
+import zipfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,8 +22,19 @@ def run(path: str, arguments: Sequence[str]) -> None:
     os.environ["FUSELENS_LIVE"] = "1"
     _take_the_place()
     sys.argv = [path, *arguments]
-    sys.path[0:0] = [os.path.dirname(os.path.abspath(path))]
-    runpy.run_path(path, run_name="__main__")
+    whole = os.path.abspath(
+        path
+    )  # Python's own ``__file__``, by which what is compiled is found again in a run of its own
+    if path.endswith(".pyc") or zipfile.is_zipfile(whole):
+        runpy.run_path(whole, run_name="__main__")
+        return
+    sys.path[0:0] = [os.path.dirname(os.path.realpath(path))]
+    main = types.ModuleType("__main__")
+    vars(main).update(__file__=whole, __builtins__=builtins)
+    with io.open_code(whole) as file:
+        code = compile(file.read(), whole, "exec", dont_inherit=True)
+    sys.modules["__main__"] = main
+    exec(code, vars(main))
 
 
 def _take_the_place() -> None:

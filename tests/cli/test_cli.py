@@ -353,6 +353,56 @@ def test_inputs_of_an_own_run_are_recorded(tmp_path: Path, monkeypatch: pytest.M
     assert fuselens("record", "absent.py", cwd=tmp_path).returncode == 2
 
 
+def test_an_own_run_is_as_pythons(tmp_path: Path) -> None:
+    """And what it compiles is found by Python's: names of files are the same."""
+    (tmp_path / "sub").mkdir()
+    program = tmp_path / "sub" / "program.py"
+    program.write_text("""
+import os, sys, torch
+import fuselens
+os.chdir("/")
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return x.max(0).values + 1
+print(__name__, __file__, sys.argv, sys.path[0], sys.modules["__main__"].Net is Net, os.path.exists(__file__))
+net = torch.compile(Net())
+net = net if hasattr(net, "__fuselens__") else fuselens.compile(Net())
+net(torch.ones(3, 4))
+print([graph.cache for graph in net.__fuselens__.recorder.report.graphs])
+""")
+    environment = {"FUSELENS_CACHE_DIR": str(tmp_path / "cache")}
+    recorded = fuselens("record", "sub/program.py", "-x", "7", cwd=tmp_path, **environment)
+    assert recorded.returncode == 0, recorded.stderr
+    own = subprocess.run(
+        [sys.executable, "sub/program.py", "-x", "7"], capture_output=True, text=True, timeout=170, cwd=tmp_path,
+        env=os.environ | environment, check=False,
+    )  # fmt: skip
+    (first, before), (second, after) = recorded.stdout.splitlines(), own.stdout.splitlines()
+    assert first == second and str(program) in first and first.endswith("True True"), (recorded, own)
+    assert (before, after) == ("['it was not compiled before']", "['found']"), (before, after)
+
+
+def test_where_eager_ends_the_process(tmp_path: Path) -> None:
+    """There is nothing to compare with: the other kinds of calls are proved, and nobody is blamed."""
+    path = tmp_path / "crashes.py"
+    path.write_text("""import os, signal
+import fuselens, torch
+
+@fuselens.compile(example_inputs=lambda: (torch.randn(3, 4),))
+def crashing(x):
+    if bool(torch.isnan(x).any()) or x.shape[0] == 4:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return x * 2
+""")
+    done = fuselens("verify", "crashes.py", "--format", "json", cwd=tmp_path)
+    (proof,) = json.loads(done.stdout)
+    assert done.returncode == 0 and proof.get("fault") is None, done
+    said = {tried["inputs"]: tried.get("detail", "") for tried in proof["tried"]}
+    for name in ("a NaN", "4 in place of 3 rows"):
+        assert said[name].startswith("nothing to compare with, as eager ends the process: ") and "SIGSEGV" in said[name]
+    assert said["zeros"] == "" and all(tried["agrees"] for tried in proof["tried"])
+
+
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [("fuselens do", ["doctor"]), ("fuselens cache ve", ["verify"]), ("fuselens check --form", ["--format"]),

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch.utils.checkpoint import checkpoint
 
 import fuselens
 from fuselens import config
@@ -142,3 +144,31 @@ json_values = st.recursive(
 def test_parts_that_others_wrote_never_fail(before: list[dict[str, Any]], data: st.DataObject) -> None:
     parts = {name: data.draw(json_values) for name in cache_keys._DIFFERENCES}
     assert cache_keys.why_missing(cache_keys.Key("name", "", "frame", parts), before)
+
+
+POOLED = torch.ones(2, 8, 8)
+KEYED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "max_pool2d": lambda x: F.max_pool2d(x, 2),
+    "with indices": lambda x: F.max_pool2d(x, 2, return_indices=True)[0],
+    "adaptive_max_pool2d": lambda x: F.adaptive_max_pool2d(x, 2),
+    "a property": lambda x: x.mT * 2,
+    "parts": lambda x: torch.view_as_complex(x.reshape(-1, 2)).real * 2,
+    "checkpoint": lambda x: checkpoint(lambda y: y.sin() * 2, x, use_reentrant=False),
+    "vmap": lambda x: torch.vmap(lambda y: y.sum())(x),
+    "grad": lambda x: torch.func.grad(lambda y: y.sin().sum())(x),
+}
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_what_has_a_key(name: str) -> None:
+    for expected in ("it was not compiled before", "found"):
+        report = fuselens.explain(KEYED[name])(POOLED)
+        assert [graph.cache for graph in report.graphs] == [expected]
+
+
+def test_keys_of_functions_that_run_graphs_tell_them_apart() -> None:
+    of = lambda f, **how: fuselens.explain(lambda x: torch.vmap(f, **how)(x))(POOLED).graphs[0].cache  # noqa: E731
+    assert of(lambda y: y.sum(0)) != "found"
+    assert of(lambda y: y.sum(1)) != "found"
+    assert of(lambda y: y.sum(0), in_dims=1) != "found"
+    assert of(lambda y: y.sum(0), out_dims=1) != "found"

@@ -456,6 +456,19 @@ CASES = {
         "def fn(x):\n    return torch.nn.Identity()(x) + 1\n",
         "torch.nn.Identity.forward = lambda self, y: y * 9\ndef fn(x):\n    return torch.nn.Identity()(x) + 1\n", "traced",
     ),
+    "a method of tensors": (
+        "def fn(x):\n    return x.relu() + 1\n", "torch.Tensor.relu = lambda self: self.abs()\ndef fn(x):\n    return x.relu() + 1\n", "traced",
+    ),
+    "another of torch's in its place": (
+        "def fn(x):\n    return x.sigmoid()\n", "torch.Tensor.sigmoid = torch.Tensor.tanh\ndef fn(x):\n    return x.sigmoid()\n", "traced",
+    ),
+    "an operator of tensors": (
+        "def fn(x):\n    return x * 3\n", "torch.Tensor.__mul__ = lambda self, by: torch.sub(self, by)\ndef fn(x):\n    return x * 3\n", "traced",
+    ),
+    "the call of modules": (
+        "m = torch.nn.Identity()\ndef fn(x):\n    return m(x) + 1\n",
+        "m = torch.nn.Identity()\ntorch.nn.Module.__call__ = lambda self, y: self.forward(y) * 2\ndef fn(x):\n    return m(x) + 1\n", "traced",
+    ),
     "what is assumed constant": (CONSTANT, CONSTANT, "traced"),
     "the order of a set": (HASHED, HASHED, "traced"),
     "a module that is loaded": ("import colorsys\n" + IMPORT, "import colorsys\n" + IMPORT, "kept"),

@@ -23,7 +23,9 @@ import torch
 from torch import fx
 
 from .. import torch_private
+from ..capture.bodies.higher_order import Operator
 from ..capture.frame.captured import GraphFacts
+from ..capture.kept.names import Nameless, replaced
 from ..capture.tracing.tracer import describe_tensor
 from ..config import Config, cache_key, capture_key
 from ..ir import user_kernels
@@ -85,11 +87,12 @@ def key_for(
             "config": cache_key(config),
             "texts": texts,
             "state": state,
+            "replaced": replaced(),
             "versions": versions(),
             "sources": own_sources(),
             "machine": [platform.machine(), platform.system(), *host, machine()],
         }
-    except _Nameless as error:
+    except (_Nameless, Nameless) as error:
         return Key(why=str(error))
     file = captured.span.file if captured.span is not None else ""
     return Key(key_of(parts), "", key_of({"file": file, "frame": captured.frame}), parts)
@@ -245,6 +248,7 @@ _DIFFERENCES = {
     "config": _options_differ,
     "texts": lambda before, now: "checks keep the texts of stages, and runs do not",
     "state": lambda before, now: "settings of torch differ (precision, autocast, determinism, …)",
+    "replaced": lambda before, now: "the program has replaced other methods of torch's tensors or modules",
     "inputs": _inputs_differ,
     "sizes": lambda before, now: "its sizes are symbols, of which something else is known",
     "sharing": lambda before, now: "other inputs share memory",
@@ -318,9 +322,9 @@ def _target(node: fx.Node) -> str:
     if node.op == "output":
         return ""
     if node.op == "call_method" and isinstance(target, str):
-        method = getattr(torch.Tensor, target, None)
+        method: Any = getattr(torch.Tensor, target, None)
         if isinstance(method, (types.MethodDescriptorType, types.WrapperDescriptorType)) or _is_torchs(method):
-            return target
+            return f"{target}, which is {method.__qualname__}"  # a program may have put another in its place
     if node.op == "call_function":
         if isinstance(target, torch_private.Operation):
             return f"numpy {target.kind} {target.name}"
@@ -328,6 +332,8 @@ def _target(node: fx.Node) -> str:
             return f"operator {target}"
         if target is user_kernels.LAUNCH:
             return f"operator {target} {_kernel(str(node.args[0]))}"
+        if target is getattr:
+            return "builtin getattr"
         name = getattr(target, "__name__", "")
         module = getattr(target, "__module__", None) or ""
         if isinstance(target, types.BuiltinFunctionType):
@@ -337,7 +343,28 @@ def _target(node: fx.Node) -> str:
                 return f"{module}.{name}"
         elif isinstance(target, types.FunctionType) and _is_torchs(target):
             return f"{module}.{target.__qualname__}"
+        elif isinstance(target, types.FunctionType) and module.startswith("torch."):
+            if getattr(sys.modules.get(module), name, None) is target:  # made by a function there
+                return f"{module}.{name}"
+        elif isinstance(target, Operator):
+            return json.dumps(_higher_order(target))
     raise _Nameless(f"it calls {getattr(target, '__name__', None) or target}, which is neither torch's nor ours")
+
+
+def _higher_order(operator: Operator) -> list[Any]:
+    """What tells an operator that runs graphs from others: what it does with them, and their nodes."""
+    if operator.policy is not None:
+        raise _Nameless(f"what {operator.__name__} keeps is chosen by a function")
+    flags = [operator.recomputed, operator.data_decides, operator.traceable]
+    return [operator.__name__, *flags, _closed_over(operator.run), [[*_nodes(body.graph)] for body in operator.bodies]]
+
+
+def _closed_over(value: Any) -> Any:
+    """A function of ours with what it closes over, or a value there."""
+    if isinstance(value, types.FunctionType) and value.__module__.startswith("fuselens."):
+        cells = [_closed_over(cell.cell_contents) for cell in value.__closure__ or ()]
+        return ["function", value.__module__, value.__qualname__, cells, _argument(value.__defaults__, {})]
+    return _argument(value, {})
 
 
 def _kernel(name: str) -> str:

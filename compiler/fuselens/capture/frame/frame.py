@@ -47,7 +47,7 @@ from ..breaks import (
 )
 from ..hook import _hook, tensor_layout
 from ..kept import frames as kept
-from ..kept.names import Gone, Nameless
+from ..kept.names import Gone, Nameless, replaced
 from ..machine import Machine, remembering_code
 from ..program import guard_filters, marks, stance, torch_settings
 from ..program.overlays import Overlay
@@ -693,7 +693,7 @@ class FrameCompiler:
 
 def _identity(code: types.CodeType, resumes: Resumes, overlay: Overlay) -> tuple[Any, ...]:
     """What tells the frames of ``code`` from all others, under these patches of libraries. Raises Nameless."""
-    found = kept.identity(code, resumes)
+    found = kept.identity(code, resumes), *replaced()
     return ("patched", overlay.digest, found) if overlay.digest else found
 
 

@@ -12,10 +12,11 @@ import functools
 import hashlib
 import importlib
 import logging
+import os
 import sys
 import types
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -329,3 +330,39 @@ def described(obj: Any) -> list[Any]:
 
 
 _DEFINED = (types.FunctionType, types.BuiltinFunctionType)
+
+
+_CLASSES: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter, torch.nn.Module)
+_OF_TORCH = os.path.dirname(torch.__file__) + os.sep
+_OF_OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_MAKING = frozenset({  # what makes modules, and loads and moves them: compiled code does nothing of it
+    "__init__", "__init_subclass__", "register_parameter", "register_buffer", "register_module", "add_module", "compile", "to", "_apply",
+    "cuda", "cpu", "half", "float", "load_state_dict", "_load_from_state_dict", "state_dict", "_save_to_state_dict", "__repr__", "__del__",
+    "__reduce_ex__", "__setstate__", "__deepcopy__", "share_memory", "_get_name", "extra_repr",
+})  # fmt: skip
+
+
+def replaced() -> tuple[Any, ...]:
+    """Methods that a program has put in the place of those of torch's tensors and modules: no guard asks for them. Raises Nameless for
+    what another process cannot know."""
+    return tuple(
+        found for cls in _CLASSES for name, value in vars(cls).items() for found in _of_member(cls, name, value)
+    )
+
+
+def _of_member(cls: type, name: str, value: Any) -> Iterator[tuple[Any, ...]]:
+    if name in _MAKING:
+        return
+    if type(value) is not types.FunctionType:
+        if type(value) in _MEMBERS and value.__name__ != name:  # torch has some under two names
+            yield cls.__name__, name, value.__qualname__
+        return
+    if value.__code__.co_filename.startswith(_OF_TORCH):
+        if value.__name__ != name:
+            yield cls.__name__, name, value.__qualname__
+        return
+    if value.__code__.co_filename.startswith(_OF_OURS):
+        return
+    if value.__closure__ or value.__defaults__ or value.__kwdefaults__:
+        raise Nameless(f"{cls.__name__}.{name}, which is not torch's own")
+    yield cls.__name__, name, fingerprint(value.__code__)
