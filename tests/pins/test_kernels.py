@@ -112,7 +112,7 @@ GOOD = replacing(r"(\n *const f32x\d+ t\d+ = t\d+ \* t\d+;)", rf"\n{FASTER}\1")
 def test_pinned_and_used(project: Path) -> None:
     path = edited(project, "scaled", GOOD)
     found = verdict(path)
-    assert found["text"].startswith("✓ equals the graph on 9 kinds of inputs · "), found
+    assert found["text"].startswith("✓ equals the graph on 10 kinds of inputs · "), found
     assert ", ours " in found["text"]
     status, said = kernels("pin", "--slower", path, cwd=project)
     assert status == 0 and "pinned: .fuselens/kernels/" in said, said
@@ -159,6 +159,11 @@ BAD: dict[str, tuple[Edit, str, str]] = {
     "behind": (first_in(NAME, "RESULT[8 * 64] = 0.0f;"), "FL629", "writes to the memory behind a result"),
     "before": (first_in(NAME, "RESULT[-1] = 0.0f;"), "FL629", "writes to the memory before a result"),
     "an input": (first_in(NAME, "((float*)x)[8 * 64] = 0.0f;"), "FL629", r"writes to the memory behind input \d"),
+    "a read behind an input": (
+        first_in(NAME, "volatile float seen = x[8 * 64 + 3]; (void)seen;"), "FL629", "it crashes: .*, as it reads or writes beyond memory",
+    ),
+    "a read before an input": (first_in(NAME, "volatile float seen = x[-1]; (void)seen;"), "FL629", "it crashes: .*, as it reads"),
+    "a read far away": (first_in(NAME, "volatile float seen = x[1 << 20]; (void)seen;"), "FL629", "it crashes: .*, as it reads"),
     "another signature": (
         replacing(rf'(extern "C" void {NAME}\()const float', r"\1const double"), "FL626", f"refused: `{NAME}` is called as ",
     ),

@@ -102,7 +102,7 @@ def test_from_the_lens_to_the_pin(session: RawSession) -> None:
     assert found["code"] == "FL627" and "nothing" in line, (told, found)
 
     told = saved(session, path, text + "// mine\n", 4)
-    assert re.match("✓ equals the graph on 9 kinds of inputs · .*, ours ", told), told
+    assert re.match("✓ equals the graph on 10 kinds of inputs · .*, ours ", told), told
     assert titles(session, uri)[:2] == ["Pin", told]
     pin = Path(pinned(session, uri).removeprefix("file://"))
     assert "// mine" in pin.read_text() and "pinned · Unpin" in titles(session, uri)

@@ -20,6 +20,8 @@ from .records import Found, Times, Unit, Verdict
 
 _RAISED = re.compile(r"\w+: ")  # an exception of ours, which no kernel is to blame for
 _DIED = re.compile(r"killed its process \((.*?)\)(?: at line| while compiling|$)")
+_OF_MEMORY = ("SIGSEGV", "SIGBUS")
+_READS = ", as it reads or writes beyond memory that it was given"
 _DEATHS = {"FL905": "it did not end within {limit:g} s", "FL910": "it took more than {memory} MiB of memory"}
 
 
@@ -73,7 +75,7 @@ def _verdict(event: wire.Event, doing: str, unit: Unit, text: str, limits: wire.
     if finding.code in _DEATHS:
         why = on + _DEATHS[finding.code].format(limit=limits.seconds, memory=limits.memory_mib)
     elif finding.code == "FL906" and not _RAISED.match(cause := _cause(finding.message)):
-        why = f"{on}it crashes: {cause}"
+        why = f"{on}it crashes: {cause}{_READS if cause in _OF_MEMORY else ''}"
     else:
         return Verdict(mine, None, (Found(1, f"it could not be verified: {finding.code}: {finding.message}"),)), ""
     return Verdict(mine, None, (Found(1, why, code="FL629"),)), ""

@@ -1,7 +1,15 @@
-"""Zones around memory, which nobody may write to: what a kernel reads there is no number, and what it writes there shows."""
+"""Zones around memory, which nobody may write to: what a kernel reads there is no number, and what it writes there shows.
+
+Inputs of C++ end, or begin, where a page does that can be neither read nor written: a kernel that looks beyond crashes here, and not
+where it is used.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import mmap
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +18,7 @@ import torch
 from torch import Tensor
 
 ZONE = 64  # bytes of each zone
+FENCE = 8 << 20  # bytes of address space on each side that nothing is at
 _PATTERN = 0xFF  # floating numbers of it are NaN, integers -1
 
 
@@ -23,8 +32,7 @@ class Guarded:
 
     @classmethod
     def of(cls, tensor: Tensor, zone: int = ZONE) -> Guarded:
-        shape, strides = tensor.shape, tensor.stride()
-        extent = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if tensor.numel() else 0
+        shape, strides, extent = tensor.shape, tensor.stride(), _extent(tensor)
         size = tensor.element_size()
         memory = torch.full((_rounded(extent * size) + 2 * zone,), _PATTERN, dtype=torch.uint8)
         values = torch.empty(0, dtype=tensor.dtype)  # no view: graphs may write to it
@@ -35,13 +43,62 @@ class Guarded:
     def damage(self, after: Tensor | None = None) -> str:
         """``before`` or ``behind`` where a zone was written to, of ``after`` where that is what came of it; else ""."""
         memory = self.memory if after is None else torch.empty(0, dtype=torch.uint8).set_(after.untyped_storage())
-        extents = zip(self.values.shape, self.values.stride(), strict=True)
-        elements = 1 + sum((n - 1) * stride for n, stride in extents) if self.values.numel() else 0
-        end = self.zone + elements * self.values.element_size()
+        end = self.zone + _extent(self.values) * self.values.element_size()
         for where, found in (("before", memory[: self.zone]), ("behind", memory[end:])):
             if bool((found != _PATTERN).any()):
                 return where
         return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """A copy of a tensor between two fences of pages that cannot be touched: it ends where the second begins, or begins where the
+    first ends."""
+
+    values: Tensor
+    _pages: Tensor  # as bytes, without the two
+    _start: int
+    _end: int
+
+    @classmethod
+    def of(cls, tensor: Tensor, at_end: bool) -> Fenced:
+        """Raises OSError where there is no memory for it."""
+        size = _extent(tensor) * tensor.element_size()
+        inside = -(-max(size, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+        memory = mmap.mmap(-1, inside + 2 * FENCE)
+        whole = torch.frombuffer(memory, dtype=torch.uint8)
+        pages = whole[FENCE : FENCE + inside].fill_(_PATTERN)
+        for fence in (whole.data_ptr(), pages.data_ptr() + inside):
+            _protect(fence)
+        start = inside - size if at_end else 0
+        values = torch.empty(0, dtype=tensor.dtype)
+        first = (FENCE + start) // tensor.element_size()
+        values.set_(whole.untyped_storage(), first, tensor.shape, tensor.stride())
+        values.copy_(tensor.detach())
+        return cls(values, pages, start, start + size)
+
+    def damage(self) -> str:
+        for where, found in (("before", self._pages[: self._start]), ("behind", self._pages[self._end :])):
+            if bool((found != _PATTERN).any()):
+                return where
+        return ""
+
+
+def _protect(address: int) -> None:
+    if _libc().mprotect(ctypes.c_void_p(address), ctypes.c_size_t(FENCE), 0):
+        raise OSError(ctypes.get_errno(), "mprotect")
+
+
+@functools.cache
+def _libc() -> Any:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _extent(tensor: Tensor) -> int:
+    """The elements from the first one to the last one."""
+    if not tensor.numel():
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _rounded(count: int) -> int:
@@ -52,7 +109,7 @@ class _Copy(torch.autograd.Function):
     """A guarded copy through which gradients go."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, guarded: Guarded) -> Tensor:
+    def forward(ctx: Any, tensor: Tensor, guarded: Guarded | Fenced) -> Tensor:
         return guarded.values
 
     @staticmethod
@@ -61,14 +118,16 @@ class _Copy(torch.autograd.Function):
 
 
 class GuardedCalls:
-    """A graph whose inputs are guarded; ``damage`` says what was written beside them, by the input's number."""
+    """A graph whose inputs are guarded, those of every other call ``at_end`` of a page; ``damage`` says what was written beside them,
+    by the input's number."""
 
-    def __init__(self, call: Any) -> None:
+    def __init__(self, call: Any, at_end: bool = True) -> None:
         self._call = call
+        self._at_end = at_end
         self.damage = ""
 
     def __call__(self, *given: Any) -> Any:
-        guarded = {k: Guarded.of(v) for k, v in enumerate(given) if _can_be(v)}
+        guarded = {k: self._guarded(v) for k, v in enumerate(given) if _can_be(v)}
         inputs = [self._given(v, guarded.get(k)) for k, v in enumerate(given)]
         results = self._call(tuple(inputs))
         for k, made in guarded.items():
@@ -79,7 +138,15 @@ class GuardedCalls:
                     given[k].copy_(made.values)
         return results
 
-    def _given(self, value: Any, guarded: Guarded | None) -> Any:
+    def _guarded(self, value: Tensor) -> Guarded | Fenced:
+        if os.name == "posix":
+            try:
+                return Fenced.of(value, self._at_end)
+            except OSError:  # there may be no more mappings
+                pass
+        return Guarded.of(value)
+
+    def _given(self, value: Any, guarded: Guarded | Fenced | None) -> Any:
         if guarded is None:
             return value
         return _Copy.apply(value, guarded) if value.requires_grad else guarded.values
