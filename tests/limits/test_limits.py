@@ -111,3 +111,11 @@ def test_where_not_all_was_timed_nothing_is_said_of_the_whole() -> None:
     assert limits.distance(result) is None
     assert distance.sentence(result) == ""
     assert distance.lines(result)[-1] == "  1 other could not be timed"
+
+
+def test_a_limit_above_the_time_is_none() -> None:
+    """A machine that was busy when it was measured."""
+    found = limits.distance(run(kernel(1, 1 << 20, seconds=1e-6), seconds=4e-6))
+    assert found is not None and found.share == pytest.approx(0.25)
+    place = limits.next_gain(found)
+    assert place is not None and place.names == (limits.BETWEEN,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -84,3 +85,40 @@ def test_the_report_says_what_each_kernel_does() -> None:
     for kernel in graph.kernels:
         (work,) = (w for w in graph.work if w.name == kernel.name)
         assert (work.read, work.written) == (kernel.bytes_read, kernel.bytes_written)
+
+
+def _product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return x @ w
+
+
+def _sorted(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.eigvalsh(torch.sort(x[:, :64]).values[:64])
+
+
+@pytest.mark.parametrize("function", [_product, _sorted])
+def test_functions_of_libraries_alone_are_timed(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "machine", lambda device, config, say: FOUND)
+    given = torch.randn(256, 128), torch.randn(128, 64)
+    from fuselens import api
+    from fuselens.config import from_environment
+
+    result = api.compare(function, given, {}, config=from_environment(), function="layer", gradients=False)
+    told = measuring.with_machine(result, given, from_environment(), lambda _: None)
+    assert told.kernels and all(k.library and k.seconds and k.limits for k in told.kernels), told.kernels
+
+
+def test_calls_that_others_interrupt_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert measuring._usual([8e-3] * 9 + [1.0e-5, 1.1e-5, 1.2e-5]) == 1.0e-5
+    assert measuring._usual([1.0, 1.1, 1.2, 1.3]) == 1.1
+    told = {16: iter((1.0, 40.0)), 32: iter((50.0,)), 64: iter((45.0,))}  # bytes a second: the smallest was interrupted
+
+    class Timed:
+        def __init__(self, *_: Any) -> None: ...
+
+        def times(self, pieces: Any, seconds: float) -> list[Any]:
+            size = next(pieces)[0].numel() * 4
+            return [(None, [size / next(told[size])])]
+
+    monkeypatch.setattr(measuring, "_Timed", Timed)
+    found = measuring._curve((measuring._total,), 1, (16, 32, 64), "cpu", Config())
+    assert found == ((16, 40.0), (32, 50.0), (64, 45.0))

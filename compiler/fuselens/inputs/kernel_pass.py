@@ -19,7 +19,7 @@ import torch
 from ..record.report import KernelRun
 
 if TYPE_CHECKING:
-    from ..runtime.kernel_times import Probe
+    from ..runtime.kernel_times import OperatorTimes, Probe
 
 _BUILDING = 10.0  # seconds after which no more copies are built
 _CALLING = 0.5  # seconds for calls
@@ -27,7 +27,9 @@ _MOST_CALLS = 50
 _GRAPH = re.compile(r" graph (\d+)( backward)?(?: \([^()]+:\d+\))?$")  # what a graph's range is called
 _LABEL = re.compile(r"^\w+::| \([^()]+:\d+\)$")  # what a range has more than the name of its kernel or operator
 
-Probed = tuple[Sequence[KernelRun], "Probe"]  # the kernels of a unit, without their times, and what times them
+Probed = tuple[
+    Sequence[KernelRun], "Probe | OperatorTimes"
+]  # the kernels of a unit, without their times, and what times them
 
 
 def timed(

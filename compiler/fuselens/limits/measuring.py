@@ -32,7 +32,7 @@ from ..record.report import KernelRun, Machine, RunResult
 from ..runtime import measure
 from ..schedule.items import COSTS
 
-_VERSION = 2  # raise it where the same machine would be told other figures
+_VERSION = 3  # raise it where the same machine would be told other figures
 _BYTES = tuple(1 << n for n in range(14, 29, 2))  # that kernels move, of which the largest are in no cache
 _BYTES_OF_CARD = tuple(1 << n for n in range(16, 31, 2))
 _ROW_OF_CARD = 1024  # numbers
@@ -44,6 +44,8 @@ _NUMBERS_OF_CARD = 1 << 22
 _LONG = 0.004  # seconds of a product that is not tried with more numbers
 _PIECE = 1 << 20  # bytes that a call moves at most: it is rarely interrupted
 _LEAST_CALLS, _PATIENCE = 16, 10  # that are made, for so many times the seconds at most
+_DISTURBED = 2.0  # times the shortest call: what takes longer was interrupted
+_SLOWER, _TRIES = 0.2, 4  # of the speed of a larger size, at which a smaller one is measured again, so often
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "exp": torch.exp, "expm1": torch.expm1, "log": torch.log, "log1p": torch.log1p,
@@ -151,8 +153,10 @@ class _Timed:
 
 
 def _usual(times: Sequence[float]) -> float:
-    """What calls take where nothing disturbs them: other programs only ever add to it."""
-    return sorted(times)[len(times) // 4]
+    """What calls take where nothing disturbs them: other programs only ever add to it, and a whole time slice to a kernel of several
+    threads."""
+    undisturbed = sorted(t for t in times if t <= _DISTURBED * min(times))
+    return undisturbed[len(undisturbed) // 4]
 
 
 def _pieces(size: int, tensors: int, device: str) -> Iterator[tuple[torch.Tensor, ...]]:
@@ -190,14 +194,22 @@ def _curve(
 ) -> tuple[tuple[int, float], ...]:
     """Bytes a second of the best of the functions, which move so many ``tensors`` once each, by the bytes that they move."""
     timed = [_Timed(function, device, dataclasses.replace(config, dynamic=True)) for function in functions]
-    found = []
-    for size in reversed(sizes) if device == "cuda" else sizes:  # kernels are made for the first
+
+    def speed(size: int) -> float:
         moved = size if device == "cuda" else min(size, _PIECE)
-        times = [
-            _usual(times) for function in timed for _, times in function.times(_pieces(size, tensors, device), _SECONDS)
-        ]
-        found.append((size, moved / min(times)))
-    return tuple(sorted(found))
+        pieces = lambda: _pieces(size, tensors, device)  # noqa: E731
+        return moved / min(_usual(times) for function in timed for _, times in function.times(pieces(), _SECONDS))
+
+    found = {
+        size: speed(size) for size in (reversed(sizes) if device == "cuda" else sizes)
+    }  # kernels are for the first
+    for size, larger in reversed(
+        [*itertools.pairwise(sorted(sizes))]
+    ):  # who is interrupted in each call is slower than
+        for _ in range(_TRIES):
+            if found[size] < _SLOWER * found[larger]:
+                found[size] = max(found[size], speed(size))
+    return tuple(sorted(found.items()))
 
 
 # --- operations -------------------------------------------------------------------------------------------------------
@@ -258,7 +270,7 @@ def _best_product(dtype: torch.dtype, device: str) -> float:
     for n in (128, 256, 512, 1024) if device == "cpu" else (2048, 4096, 8192):
         seconds = _product_seconds(torch.full((n, n), 0.5, dtype=dtype, device=device))
         best = max(best, 2.0 * n**3 / seconds)
-        if seconds > _LONG:
+        if seconds > _LONG and n > 256:  # a small one that takes so long was interrupted
             break
     return best
 
@@ -279,8 +291,8 @@ def _product_seconds(a: torch.Tensor) -> float:
     if a.is_cuda:
         found = kernel_pass.profiled(lambda: torch.mm(a, a))
         return sum(min(times) * round(len(times) / found.calls) for times in found.of_kernels.values())
-    taken, end = list[float](), time.perf_counter() + _SECONDS
-    while time.perf_counter() < end or len(taken) < 3:
+    taken, end, most = list[float](), time.perf_counter() + _SECONDS, time.perf_counter() + _PATIENCE * _SECONDS
+    while (now := time.perf_counter()) < end or len(taken) < 3 or (now < most and len(taken) < _LEAST_CALLS):
         start = time.perf_counter()
         torch.mm(a, a)
         taken.append(time.perf_counter() - start)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..inputs.graph_programs import GraphPrograms
     from ..inputs.node_values import NodeValues
     from ..ir.contracts.trial import Trial
-    from ..runtime.kernel_times import Probe
+    from ..runtime.kernel_times import OperatorTimes, Probe
     from .pinned import Pins
 
 Call = Callable[[tuple[Any, ...]], Any]
@@ -79,7 +79,9 @@ class Recorder:
         self.programs: GraphPrograms | None = None  # writes its graphs as programs; they run as they were captured
         self.measuring: Measuring | None = None  # compiles its graphs in its own way, to look at their values
         self.ledger: Ledger | None = None  # its graphs allocate there, and compute nothing
-        self.probed: list[tuple[list[report.KernelRun], Probe]] | None = None  # C++ units, for who times their kernels
+        self.probed: list[tuple[list[report.KernelRun], Probe | OperatorTimes]] | None = (
+            None  # C++ units, for who times their kernels
+        )
         self.trial: Trial | None = None  # of a kernel that somebody edited
         self.pins: Pins | None = None  # what the project has in the place of our kernels, once somebody asked
         self.keeps_frames = True  # False: its graphs go to a backend of the program's own

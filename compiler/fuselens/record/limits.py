@@ -120,7 +120,7 @@ def distance(result: RunResult, phase: str = "forward") -> Distance | None:
     needed: defaultdict[str, float] = defaultdict(float)
     for kernel in kernels:
         most = longest(kernel.limits)
-        needed[most] += kernel.limits[most]
+        needed[most] += min(kernel.limits[most], kernel.seconds or 0.0)  # a limit that was measured amiss is none
     places = [*_places(kernels)]
     if whole > own:
         places.append(Place(None, (BETWEEN,), whole - own, 0.0, "latency"))

@@ -10,10 +10,12 @@ from __future__ import annotations
 import ctypes
 import re
 import sys
+import time
 import weakref
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
+from .. import torch_private
 from ..config import Config
 from ..ir.contracts.native import address
 from .build import BuildFailed, NoCompiler, build
@@ -101,3 +103,57 @@ class Probe:
         bind_imports(library, self._made)
         self._library, self._entry = library, address(library, "fuselens_call")
         return True
+
+
+class OperatorTimes:
+    """A program without kernels of ours, and a :class:`Probe` of it: its operators, of these ``names`` in order, are timed where torch
+    dispatches them. Of a single one the whole call is the time."""
+
+    def __init__(self, call: Callable[[Any], Any], names: Sequence[str]) -> None:
+        self._call, self._names = call, names
+        self._times = [(0, 0.0)] * len(names)
+        self.armed = False
+
+    def __call__(self, inputs: Any) -> Any:
+        if not self.armed:
+            return self._call(inputs)
+        if len(self._names) == 1:
+            start = time.perf_counter()
+            found = self._call(inputs)
+            ((calls, total),) = self._times
+            self._times = [(calls + 1, total + time.perf_counter() - start)]
+            return found
+        with _Watching(self._names) as watching:
+            found = self._call(inputs)
+        self._times = [
+            (calls + (seconds is not None), total + (seconds or 0.0))
+            for (calls, total), seconds in zip(self._times, watching.seconds, strict=True)
+        ]
+        return found
+
+    def arm(self) -> bool:
+        self.armed = True
+        return True
+
+    def disarm(self) -> None:
+        self.armed = False
+
+    def read(self) -> list[tuple[int, float]]:
+        return self._times
+
+
+class _Watching(torch_private.RecordingMode):
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__()
+        self._names, self._next = [name.lstrip("_") for name in names], 0
+        self.seconds: list[float | None] = [None] * len(names)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        start = time.perf_counter()
+        found = func(*args, **(kwargs or {}))
+        taken = time.perf_counter() - start
+        name = func.overloadpacket.__name__.lstrip("_")
+        if name in self._names[self._next :]:
+            at = self._names.index(name, self._next)
+            self.seconds[at], self._next = taken, at + 1
+        return found
