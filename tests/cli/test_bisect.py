@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -99,3 +100,12 @@ def test_what_cannot_be_looked_at(model: Path, source: str, why: str) -> None:
     model.write_text(source)
     status, text = ran("", "bisect", "model.py", cwd=model.parent)
     assert status == 2 and why in text, text
+
+
+def test_json(model: Path) -> None:
+    status, said = ran("lower", "bisect", "model.py", "--format", "json", "--output", "out", cwd=model.parent)
+    (found,) = json.loads(said)
+    assert status == 1 and found["function"] == "step" and found["capture"] is None
+    (wrong,) = (graph for graph in found["graphs"] if graph["fails"])
+    assert wrong["smallest"]["fault"].startswith("lower: ") and "tanh" in wrong["smallest"]["statements"][-1]
+    assert (model.parent / wrong["smallest"]["program"]).is_file()

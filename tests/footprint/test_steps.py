@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fuselens.checking import check, trials
-from fuselens.checking.steps import calls
+from fuselens.checking.steps import calls, remedies
 from fuselens.checking.steps.step import Step, Subject
 from fuselens.config import Config, from_environment
 from fuselens.record.plain import from_plain, to_plain
@@ -277,3 +277,11 @@ def small(x, y):
     report = looks(square, step_limit="300MiB")
     assert report.step is not None and report.step.fits and report.step.largest is None
     assert not report.diagnostics
+
+
+@pytest.mark.parametrize(
+    ("target", "half"),
+    [("cuda:sm_75", "float16"), ("cuda:sm_80", "bfloat16"), ("cuda:sm_100", "bfloat16"), ("cpu", "bfloat16")],
+)
+def test_half_precision_is_one_that_the_card_computes_in(target: str, half: str) -> None:
+    assert remedies._half_of(target) == half

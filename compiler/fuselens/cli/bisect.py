@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from ..bisecting.bisection import Bisection, Smallest
 from ..bisecting.straight import NoProgram
 from ..checking.isolation import Supervisor
 from ..record import views, wire
+from ..system import console
 from .compiled import limits, options_of, supervisor
 from .progress import Progress, progress, say
 from .targets import Target, UsageError, named
@@ -28,6 +30,11 @@ class _Bisection:
     folder: Path
     until: float  # when the time is over, of the monotonic clock
     requests: int = 0
+    told: list[dict[str, Any]] = field(default_factory=list)  # of each function or program, as JSON has it
+
+    def say(self, line: str) -> None:
+        if self.arguments.format == "text":
+            say(line)
 
     @property
     def search(self) -> Bisection:
@@ -45,20 +52,22 @@ class _Bisection:
     def function(self, target: Target) -> bool:
         """Whether something of a function is wrong."""
         written = self.search.graphs(str(target.path), target.function)
-        say(f"{target.path}::{target.function}")
+        self.say(f"{target.path}::{target.function}")
         if why := written["raised"]:
             raise UsageError(f"{target.path}::{target.function} cannot be run eagerly, or captured: {why}")
         programs: list[dict[str, Any]] = written["programs"]
+        capture = {key: written[key] for key in ("differs", "how", "span", "breaks")} if written["differs"] else None
+        self.told.append({"path": str(target.path), "function": target.function, "capture": capture, "graphs": []})
         count = f"{len(programs)} graph{'s' * (len(programs) != 1)}"
         if written["differs"]:
-            say(f"  capture: {count}, run operator by operator, and the code between them differ from eager:")
-            say(f"    {written['differs']}")
+            self.say(f"  capture: {count}, run operator by operator, and the code between them differ from eager:")
+            self.say(f"    {written['differs']}")
             if span := written["span"]:
-                say(f"    first in line {span['line']}: {written['how']}")
+                self.say(f"    first in line {span['line']}: {written['how']}")
             for line in written["breaks"]:
-                say(f"    graph break at {line}")
+                self.say(f"    graph break at {line}")
         else:
-            say(f"  capture: {count}, run operator by operator, give eager's values")
+            self.say(f"  capture: {count}, run operator by operator, give eager's values")
         wrong = [self.graph(found, tuple(written["rewrites"])) for found in programs]
         return bool(written["differs"]) or any(wrong) or self._whole(target)
 
@@ -68,14 +77,18 @@ class _Bisection:
         found, ratio = event.run, self.arguments.slower_than
         if found is None:
             return False
+        self.told[-1]["whole"] = {
+            "agrees": found.agrees, "detail": found.detail, "eager_seconds": found.eager_seconds,
+            "compiled_seconds": found.compiled_seconds,
+        }  # fmt: skip
         if not found.agrees:
-            say(f"  no graph alone, but the whole function: {found.detail}")
+            self.say(f"  no graph alone, but the whole function: {found.detail}")
             return True
         eager, compiled = found.eager_seconds, found.compiled_seconds
         slow = ratio is not None and eager is not None and compiled is not None and compiled > ratio * eager
         if slow:
             times = f"{views.seconds_text(compiled)}, eager {views.seconds_text(eager)}"
-            say(f"  no graph alone, but the whole function is slow: {times}")
+            self.say(f"  no graph alone, but the whole function is slow: {times}")
         return slow
 
     def graph(self, told: dict[str, Any], rewrites: tuple[str, ...]) -> bool:
@@ -83,7 +96,7 @@ class _Bisection:
         operations = f"{told['operations']} operation{'s' * (told['operations'] != 1)}"
         name = f"graph {told['graph']} ({told['frame']}{line}, {operations})"
         if told["why"]:
-            say(f"  {name}: not looked at: {told['why']}")
+            self._not_looked_at(name, told["why"])
             return False
         return self.program(Path(told["path"]), name, rewrites)
 
@@ -92,25 +105,40 @@ class _Bisection:
         try:
             whole = self.search.whole(path)
         except NoProgram as error:
-            say(f"  {name}: not looked at: {error}")
+            self._not_looked_at(name, str(error))
             return False
-        say(f"  {name}: {whole.text}")
+        self.say(f"  {name}: {whole.text}")
+        self._graphs.append({"name": name, "program": str(path), "fails": whole.fails, "says": whole.text})
         if whole.fails:
             self._report(self.search.smallest(path, whole, rewrites))
         return whole.fails
 
+    @property
+    def _graphs(self) -> list[dict[str, Any]]:
+        if not self.told:  # a program that was written before
+            self.told.append({"graphs": []})
+        return self.told[-1]["graphs"]
+
+    def _not_looked_at(self, name: str, why: str) -> None:
+        self.say(f"  {name}: not looked at: {why}")
+        self._graphs.append({"name": name, "fails": False, "not_looked_at": why})
+
     def _report(self, found: Smallest) -> None:
+        self._graphs[-1]["smallest"] = {
+            "says": found.verdict.text, "statements": found.statements, "fault": found.fault.text, "probes": found.probes,
+            "seconds": round(found.seconds, 3), "in_time": found.in_time, "program": str(found.program) if found.program else None,
+        }  # fmt: skip
         statements = len(found.lines.statements)
         of = f"{len(found.part.kept)} of {statements} operation{'s' * (statements != 1)}"
         end = "" if found.in_time else "; the time was over"
-        say(
+        self.say(
             f"    smallest part that does: {of} ({found.probes} probes, {found.seconds:.0f} s{end}): {found.verdict.text}"
         )
         for line in found.statements:
-            say(f"      {line}")
-        say(f"    first wrong after {found.fault.text}")
+            self.say(f"      {line}")
+        self.say(f"    first wrong after {found.fault.text}")
         if found.program is not None:
-            say(f"    written as {_short(found.program)}")
+            self.say(f"    written as {_short(found.program)}")
 
 
 def _short(path: Path) -> str:
@@ -137,6 +165,8 @@ def bisect(arguments: argparse.Namespace) -> int:
         for target in chosen:
             bisection.folder = folder.absolute() / target.function if len(chosen) > 1 else folder.absolute()
             wrong.append(bisection.function(target))
+    if arguments.format == "json":
+        console.say(json.dumps(bisection.told, indent=2))
     return int(any(wrong))
 
 

@@ -358,6 +358,7 @@ def _bisect(command: argparse.ArgumentParser) -> None:
         "--slower-than", type=float, metavar="RATIO", help="look for what takes more than RATIO times as long as eager"
     )
     command.add_argument("--output", type=Path, metavar="DIR", help="where programs go (default fuselens_bisect/...)")
+    command.add_argument("--format", choices=("text", "json"), default="text", help="json: all that was found")
     command.add_argument(
         "--seconds", type=float, default=900.0, help="what is smallest by then is told (default 900; 0: no limit)"
     )

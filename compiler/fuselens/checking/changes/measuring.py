@@ -214,11 +214,14 @@ def _timed(
 def _of_pairs(found: TriedChange, pairs: list[tuple[float, float]]) -> TriedChange:
     ratios = [b / a for a, b in pairs]
     low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
-    before, after = (statistics.median(p[k] for p in pairs) for k in range(2))
-    found = dataclasses.replace(found, time=middle, time_quartiles=(low, high), seconds_before=before, seconds=after)
+    before = statistics.median(b for b, _ in pairs)  # and after it by the pairs: both were disturbed together
+    found = dataclasses.replace(
+        found, time=middle, time_quartiles=(low, high), seconds_before=before, seconds=before * middle
+    )
     shorter = sum(ratio < 1 for ratio in ratios)
     apart = abs(shorter - len(ratios) / 2)  # from what chance gives
     steady = apart >= _SURE * math.sqrt(len(ratios)) / 2 or shorter in (0, len(ratios))
+    steady = steady and (high < 1 if middle < 1 else low > 1)
     found = dataclasses.replace(found, steady=steady)
     return found if middle <= 1 - _GAIN and steady else dataclasses.replace(found, why=_NOISE)
 

@@ -22,6 +22,7 @@ from .sizes import UnknownSize
 from .step import Change, Step, StepRaised, Subject
 
 _LEAST = 0.01  # of the peak: what saves less is not told
+_BFLOAT16 = 80  # the first architecture that computes in it
 _CALLS = 8  # that are tried
 _BUDGETS = (0.5, 0.0)
 _NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm)
@@ -69,10 +70,17 @@ def _attempts(
     if found.axis and (size := found.sizes.get(found.axis, 1)) > 1:
         yield f"{found.axis}={size // 2}", functools.partial(_halved, step, sizes, found, size)
     if trains and not torch_private.autocast_active():
-        title, cast = "compute in bfloat16", functools.partial(torch.autocast, "cpu", dtype=torch.bfloat16)
-        device = "cuda" if found.target.startswith("cuda") else "cpu"
-        how = f'with torch.autocast("{device}", dtype=torch.bfloat16)'
-        yield title, functools.partial(changed, title, Change(around=cast), changes="results are rounded more", how=how)
+        dtype, device = _half_of(found.target), "cuda" if found.target.startswith("cuda") else "cpu"
+        title, cast = f"compute in {dtype}", functools.partial(torch.autocast, "cpu", dtype=getattr(torch, dtype))
+        how = f'with torch.autocast("{device}", dtype=torch.{dtype})'
+        changes = "results are rounded more" + (", and losses have to be scaled" if dtype == "float16" else "")
+        yield title, functools.partial(changed, title, Change(around=cast), changes=changes, how=how)
+
+
+def _half_of(target: str) -> str:
+    """The half precision that a target computes in: cards before ``sm_80`` have no units for bfloat16."""
+    architecture = "".join(c for c in target.partition("sm_")[2] if c.isdigit())
+    return "float16" if architecture and int(architecture) < _BFLOAT16 else "bfloat16"
 
 
 def _changed(
