@@ -161,6 +161,43 @@ def guard_on_a_size() -> None:
     places.guards(lambda name, text: bool(re.match(r"x: float32\[", text)))
 
 
+@fault("guard", """import dataclasses
+
+
+@dataclasses.dataclass
+class Options:
+    eps: float = 0.5
+
+
+OPTIONS = Options()
+
+
+""" + function("y = torch.sin(x)", "return y + OPTIONS.eps  # here"))  # fmt: skip
+def guard_on_an_attribute_of_a_global() -> None:
+    """A number that an object holds, which the function reads as a global, is not guarded."""
+    places.guards(lambda name, text: "eps" in text)
+
+
+@fault(
+    "guard",
+    function(
+        "y = torch.sin(x)",
+        "return y * options['alpha']  # here",
+        inputs="torch.randn(8, 16), {'alpha': 2.0}",
+        given="x, options",
+    ),
+)
+def guard_on_an_item() -> None:
+    """A number in a dictionary among the arguments is not guarded."""
+    places.guards(lambda name, text: "alpha" in text)
+
+
+@fault("guard", function("y = x * 2", "return y @ y.t()  # here"))
+def guard_on_autocast() -> None:
+    """Whether autocast is on is not guarded."""
+    places.guards(lambda name, text: "autocast" in text or name == "AUTOCAST")
+
+
 # --- joint ------------------------------------------------------------------------------------------------------------
 
 
@@ -525,3 +562,43 @@ def _without_numbers(row: Any) -> Any:
     if isinstance(row, dict):
         return {key: _without_numbers(part) for key, part in row.items()}
     return re.sub(r"[23]", "0", row) if isinstance(row, str) else 0 if isinstance(row, (int, float)) else row
+
+
+# --- what is left beside the values ----------------------------------------------------------------------------------
+
+
+@fault("runtime", function("y = x * 2", "z = y.t()", "return y, z  # here"))
+def view_that_is_a_copy() -> None:
+    """A result that is a view of another one is a copy of it."""
+    places.calls(
+        lambda call: lambda inputs: tuple(v.clone() if isinstance(v, torch.Tensor) else v for v in call(inputs))
+    )
+    from fuselens.runtime import epilogue
+
+    real = epilogue._strided
+    epilogue._strided = lambda *args: real(*args).contiguous().clone()
+
+
+@fault("runtime", function("y = torch.sin(x)", "x.mul_(2)  # here", "return x + y"))
+def write_that_is_not_counted() -> None:
+    """Autograd is not told that an input was written to."""
+    torch.autograd.graph.increment_version = lambda *args: None  # type: ignore[assignment]
+
+
+@fault("random", function("y = torch.relu(x)", "y = F.dropout(y, 0.3)  # here", "return y + 1"))
+def chance_of_its_own_numbers() -> None:
+    """The numbers that a run draws are below a threshold more often than they should be."""
+    from fuselens.autograd import random_numbers
+
+    real = random_numbers._below
+    random_numbers._below = lambda streams, like, p: real(streams, like, 0.9 * p)
+
+
+@fault("lower", function("y = x * 2", "z = y.mean(0)  # here", "return z.exp()"))
+def mean_of_nothing() -> None:
+    """The mean of no numbers is zero."""
+    import math
+
+    from fuselens.lowering.operators import reductions
+
+    reductions.math = type("Maths", (), {**vars(math), "nan": 1.0})  # type: ignore[assignment]

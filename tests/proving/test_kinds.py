@@ -119,3 +119,95 @@ def test_other_sizes_of_named_axes_have_names_that_tell_them_apart() -> None:
     function = Function(scaled, (torch.randn(4, 6),), dynamic={"x": {0: "rows"}})
     names = [kind.name for kind in kinds(function)]
     assert len(set(names)) == len(names) and {"other sizes", "other sizes again"} <= set(names)
+
+
+@dataclass(frozen=True)
+class Settings:
+    eps: float = 0.5
+    name: str = "soft"
+    unread: int = 7
+
+
+@dataclass
+class Slotted:
+    __slots__ = ("gain",)
+    gain: float
+
+
+class Shared:
+    scale = 1.5
+
+    def times(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale
+
+
+SETTINGS, SLOTTED, SHARED = Settings(), Slotted(2.0), Shared()
+TABLE = {"scale": 2.0, "list": [1, {"deep": 3.0}]}
+SHIFT = 3.0
+NET = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Dropout(0.25))
+
+
+def helper(x: torch.Tensor) -> torch.Tensor:
+    return SHARED.times(x) + SHIFT
+
+
+def reader(x: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+    x = x * SETTINGS.eps if SETTINGS.name == "soft" else x
+    x = helper(x) * TABLE["scale"] + TABLE["list"][1]["deep"] + SHIFT  # type: ignore[index]
+    return NET(x) * SLOTTED.gain * options["alpha"]
+
+
+def test_what_is_read_anywhere_is_changed_and_put_back() -> None:
+    x, options = torch.ones(4, 6), {"alpha": 2.0, "mode": "a"}
+    found = of(reader, x, options)
+    NET.eval()
+    try:
+        before = reader(x, options)
+        for name in (
+            "argument 2['alpha'] 3.25 in place of 2.0", "global SETTINGS.eps 1.0 in place of 0.5",
+            "global SHARED.scale 2.5 in place of 1.5", "global SHIFT 4.75 in place of 3.0", "global TABLE['scale'] 3.25 in place of 2.0",
+            "global TABLE['list'][1]['deep'] 4.75 in place of 3.0", "global SLOTTED.gain 3.25 in place of 2.0",
+            "other values of global SETTINGS.name and 1 more that it reads",
+        ):  # fmt: skip
+            with found[name].around():
+                assert not torch.equal(reader(x, options), before), name
+            assert torch.equal(reader(x, options), before), name
+        together = [name for name in found if name.startswith("other values of ")]
+        assert len(together) == 4, "what is left is changed together"
+        for name in together:
+            with found[name].around():
+                pass
+            assert torch.equal(reader(x, options), before), name
+    finally:
+        NET.train()
+    with found["after eval()"].around():
+        assert not NET[1].training, "a module that is reached, too"
+    assert NET[1].training
+    assert not any("unread" in name for name in found)
+
+
+def test_settings_of_torch() -> None:
+    found = of(scaled, torch.ones(3, 4))
+    for name, asked in {
+        "inside of torch.inference_mode()": torch.is_inference_mode_enabled,
+        "under autocast": lambda: torch.is_autocast_enabled("cpu"),
+        "with float64 as the default dtype": lambda: torch.get_default_dtype() is torch.float64,
+    }.items():
+        assert not asked(), name
+        with found[name].around():
+            assert asked(), name
+        assert not asked(), name
+
+
+def test_one_tensor_in_the_place_of_two_stays_one_in_copies() -> None:
+    a, b = torch.randn(3, 4), torch.randn(3, 4)
+    one, other = of(torch.add, a, b)["one tensor in the place of two"].args
+    assert one is other
+    copies: dict[int, Any] = {}
+    assert copied(one, False, copies) is copied(other, False, copies)
+    assert "one tensor in the place of two" not in of(torch.add, a, torch.randn(4))
+
+
+def test_values_of_all_sizes() -> None:
+    sizes = of(scaled, torch.ones(40, 40))["values of all sizes"].args[0].abs().log10()
+    assert sizes.min() < -12 and sizes.max() > 12 and bool(torch.isfinite(sizes).all())

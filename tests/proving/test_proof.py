@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from fuselens import api
+from fuselens.autograd import random_numbers
 from fuselens.inputs.comparison import judge
+from fuselens.proving import drawn
 from fuselens.proving.kinds import kinds
 from fuselens.proving.proof import Prover
 from fuselens.record.printed import proved
@@ -183,3 +187,125 @@ def test_a_whole_graph_says_that_an_exception_escapes() -> None:
     found = Prover(target, "function", "").proof()
     assert found.agrees, [t for t in found.tried if not t.agrees]
     assert any("fullgraph=True" in t.detail for t in found.tried)
+
+
+# --- what a fault would leave -----------------------------------------------------------------------------------------
+
+
+def wrapped_by(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any, tuple[Any, ...]], Any]) -> None:
+    """What is compiled gives what ``change(compiled, args)`` makes of a call."""
+    wrap = api.wrap
+
+    def made(target: Any, config: Any, **options: Any) -> Any:
+        compiled = wrap(target, config, **options)
+
+        def call(*args: Any) -> Any:
+            return change(compiled, args)
+
+        call.__fuselens__ = compiled.__fuselens__  # type: ignore[attr-defined]
+        return call
+
+    monkeypatch.setattr(api, "wrap", made)
+
+
+def failing(target: Any, *args: Any) -> dict[str, str]:
+    return {tried.inputs: tried.detail for tried in proof(target, *args).tried if not tried.agrees}
+
+
+def test_a_view_that_comes_back_as_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapped_by(monkeypatch, lambda compiled, args: compiled(*args).clone())
+    found = failing(lambda x: x.view(-1), torch.randn(3, 4))
+    assert (
+        "eager gives 'memory of input 0" in found["the example inputs"] and "of its own" in found["the example inputs"]
+    )
+
+
+def test_results_with_other_strides(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapped_by(monkeypatch, lambda compiled, args: compiled(*args).contiguous())
+    assert "strides (1, 4)" in failing(lambda x: x.t() * 2, torch.randn(3, 4))["the example inputs"]
+
+
+def test_a_write_that_autograd_is_not_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    def quietly(compiled: Any, args: tuple[Any, ...]) -> Any:
+        args[0].data.add_(1)  # counts no write
+        return args[0] * 2
+
+    wrapped_by(monkeypatch, quietly)
+    assert "written to: eager gives True, compiled False" in failing(lambda x: x.add_(1) * 2, torch.randn(3))["zeros"]
+
+
+def test_a_setting_that_the_function_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    def setting(x: torch.Tensor) -> torch.Tensor:
+        torch.set_grad_enabled(False)
+        return x * 2
+
+    def loses(compiled: Any, args: tuple[Any, ...]) -> Any:
+        before = torch.is_grad_enabled()
+        found = compiled(*args)
+        torch.set_grad_enabled(before)
+        return found
+
+    assert not failing(setting, torch.randn(3)) and torch.is_grad_enabled()
+    wrapped_by(monkeypatch, loses)
+    assert "torch.is_grad_enabled() afterwards: eager gives False" in failing(setting, torch.randn(3))["zeros"]
+    assert torch.is_grad_enabled()
+
+
+def test_a_dtype_is_no_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapped_by(monkeypatch, lambda compiled, args: compiled(*args).float())
+    found = failing(torch.mm, torch.randn(4, 6), torch.randn(6, 3))
+    assert found["under autocast"] == "result: dtype differs: eager torch.bfloat16, compiled torch.float32"
+
+
+def test_rounding_moves_no_largest_element_from_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Twelfth(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            return x.amax(-1)
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            (x,) = ctx.saved_tensors
+            return (x == x.amax(-1, keepdim=True)) * gradients[0][:, None] / 12
+
+    wrapped_by(monkeypatch, lambda compiled, args: Twelfth.apply(args[0] * 2.0))
+    assert "gradient of x" in failing(lambda x: (x * 2.0).amax(-1), torch.randn(4, 37))["other values"]
+
+
+def test_random_numbers_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dropped(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(x, 0.3)
+
+    def dropped_too_seldom(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(x, 0.35)
+
+    found = {t.inputs: t for t in proof(dropped, torch.randn(8, 16)).tried}
+    assert found[drawn.NAME].agrees and drawn.NAME not in {t.inputs for t in proof(torch.sin, torch.randn(3)).tried}
+    below = random_numbers._below
+    monkeypatch.setattr(random_numbers, "_below", lambda streams, like, p: below(streams, like, 0.9 * p))
+    tried = {t.inputs: t for t in proof(dropped_too_seldom, torch.randn(8, 16)).tried}
+    assert [name for name, t in tried.items() if not t.agrees] == [drawn.NAME] and tried[drawn.NAME].how == "drawn"
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (lambda seed: torch.zeros(40), "mean"),
+        (lambda seed: torch.randn(40, generator=torch.Generator().manual_seed(7)), "vary from seed to seed"),
+        (
+            lambda seed: torch.randn(1, generator=torch.Generator().manual_seed(seed)).expand(40),
+            "vary from seed to seed",
+        ),
+    ],
+)
+def test_distributions(made: Callable[[int], torch.Tensor], says: str) -> None:
+    normal = lambda seed: [("result", torch.randn(40, generator=torch.Generator().manual_seed(seed)))]  # noqa: E731
+    other = lambda seed: [("result", torch.randn(40, generator=torch.Generator().manual_seed(seed + 1000)))]  # noqa: E731
+    assert drawn.difference(normal, other, drawn.SEEDS) == ""
+    assert says in drawn.difference(normal, lambda seed: [("result", made(seed))], drawn.SEEDS)
+
+
+def test_a_number_of_results_without_elements_or_dimensions() -> None:
+    """Sums of complex numbers are one number, and not the same bits."""
+    assert not failing(lambda z: (z * z.conj() * 1.1).sum(), torch.randn(1000, dtype=torch.complex64))

@@ -25,12 +25,13 @@ _LIMITS = frozenset({"FL905", "FL910"})  # eager may be what takes so long, or s
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """``place`` is where findings are that no line can be named for."""
+    """``place`` is where findings are that no line can be named for; ``left_out`` are kinds of calls that are not tried."""
 
     search: Bisection
     path: str
     function: str
     place: Span | None
+    left_out: tuple[str, ...] = ()
 
     def explained(self, answer: wire.Event) -> Proof:
         """The proof that a ``verify`` answers with, and what is wrong where something is."""
@@ -40,13 +41,25 @@ class Faults:
             return replace(proof, fault=self.of_proof(proof))
         if found is None:
             return Proof(self.function, compiled=False, uncompiled="it was not asked to the end")
+        known = proof or Proof(self.function)
         if found.code in _LIMITS:
-            known = proof or Proof(self.function)
-            why = f"{found.message} ({known.stopped})" if known.stopped else found.message
+            why = f"{found.message} ({known.at.inputs}, {known.at.what})" if known.at else found.message
             return replace(known, stopped=why, fault=self.of_proof(known))
+        if found.code in _DEATHS and known.at is not None and known.at.eager:
+            return self._of_others(known.at.inputs, found.message)
         if found.code in _DEATHS:
-            return Proof(self.function, fault=self.of_crash(found.message))
+            inputs = known.at.inputs if known.at else "the example inputs"
+            crashed = Tried(inputs, False, found.message, how="raised")
+            return replace(known, tried=(*known.tried, crashed), fault=self.of_crash(crashed))
         return Proof(self.function, compiled=False, uncompiled=found.message)
+
+    def _of_others(self, inputs: str, why: str) -> Proof:
+        """The proof without a kind of call with which eager itself ends the process: there is nothing to compare with."""
+        left_out = (*self.left_out, inputs)
+        answer = self.search.asked("verify", self.path, (self.function,), left_out=list(left_out))
+        found = replace(self, left_out=left_out).explained(answer)
+        crashed = Tried(inputs, True, f"nothing to compare with, as eager ends the process: {why}", raises=True)
+        return replace(found, tried=(*found.tried, crashed))
 
     def of_proof(self, proof: Proof) -> Diagnostic | None:
         """The finding of the first call that differs; None where all agree."""
@@ -54,6 +67,8 @@ class Faults:
         if not failing:
             return None
         first = failing[0]
+        if first.how == "drawn":
+            return self._make("FL601", self.place, first, made="the random numbers that it draws in a run")
         written = self.search.graphs(self.path, self.function, (first.inputs,))
         if found := self._of_graphs(written, first):
             return found
@@ -80,10 +95,9 @@ class Faults:
                 return self._make("FL602", _span(written.get("span")) or self.place, told, before=earlier)
         return None
 
-    def of_crash(self, why: str) -> Diagnostic:
-        """The finding of a proof whose process ended."""
-        tried = Tried("the example inputs", False, why, how="raised")
-        written = self.search.graphs(self.path, self.function)
+    def of_crash(self, tried: Tried) -> Diagnostic:
+        """The finding of a proof whose process ended in a compiled call."""
+        written = self.search.graphs(self.path, self.function, (tried.inputs,))
         return self._of_graphs(written, tried) or self._make("FL605", self.place, tried)
 
     # --- graphs ----------------------------------------------------------------------------------------------------

@@ -210,11 +210,13 @@ def run_function(
 def verify_function(
     path: str | Path, qualname: str, source: str | None, config: Config, gradients: bool, progress: Progress,
     kinds: Sequence[str] = (), seconds: float = float("inf"), known: Callable[[Proof], None] = lambda _: None,
+    left_out: Sequence[str] = (),
 ) -> Proof:  # fmt: skip
-    """Compares one function with eager and float64 on many kinds of calls, or on those that ``kinds`` names (see
-    :mod:`fuselens.proving`). After so many ``seconds`` no more are tried; ``known`` hears what is known until then. Raises FileRefused."""
+    """Compares one function with eager and float64 on many kinds of calls, or on those that ``kinds`` names, but not on those that are
+    ``left_out`` (see :mod:`fuselens.proving`). After so many ``seconds`` no more are tried; ``known`` hears what is known until then.
+    Raises FileRefused."""
     with opened_function(path, qualname, source, config, progress) as function:
-        prover = Prover(function, qualname, str(path), gradients, kinds, progress, known)
+        prover = Prover(function, qualname, str(path), gradients, kinds, progress, known, left_out)
         proof = prover.proof(seconds)
         for refused in sandbox.take():
             raise FileRefused(refused)

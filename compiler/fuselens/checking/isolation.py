@@ -62,6 +62,7 @@ _TRACE_SIGNAL = getattr(signal, "SIGURG", None)  # ignored by default: harmless 
 _PR_SET_PDEATHSIG = 1
 _TRACE_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 _EXIT_MARK = b"fuselens: os._exit "
+_DOING = {"verify": "proving"}  # what a child was at, by its request
 # What a compilation imports anyway; imported before the fork it costs nothing. So is all of this package.
 _PRELOADED = (
     "torch.fx.experimental.proxy_tensor",
@@ -473,7 +474,7 @@ class Supervisor:
         span = _line(request.path, source, line) if line else None
         function, _, stage = child.stage.partition(": ")
         if span is None and stage:
-            where = f" while compiling `{function}` ({stage})"
+            where = f" while {_DOING.get(request.method, 'compiling')} `{function}` ({stage})"
             span = name_span(request.path, source, function)
         limits, used = request.limits, processor_seconds(child.pid)
         of_processor = 0 < limits.processor_seconds <= used
@@ -690,7 +691,7 @@ def _text_of(
     asked = request.path, function, request.source, chosen, gradients, progress, request.options.get("kinds", ())
     if request.method == "graphs":
         return json.dumps(dataclasses.asdict(check.write_graphs(*asked)))
-    found = check.verify_function(*asked, seconds, known)
+    found = check.verify_function(*asked, seconds, known, request.options.get("left_out", ()))
     return json.dumps(dataclasses.asdict(found))
 
 

@@ -65,12 +65,21 @@ def differences(expected: Values, found: Values, reference: Values | None) -> It
     """Each value in which two calls differ: where, and how. ``reference`` is what float64 gives; without it, signs of zeros are
     not compared."""
     if [where for where, _ in expected] != [where for where, _ in found]:
-        yield "results", f"eager leaves {len(expected)} values, compiled {len(found)}"
+        yield _of_others([where for where, _ in expected], [where for where, _ in found])
         return
     exact = dict(reference or ())
     for (where, e), (_, f) in zip(expected, found, strict=True):
         if how := differ(e, f, exact.get(where)):
             yield where, how
+
+
+def _of_others(expected: list[str], found: list[str]) -> tuple[str, str]:
+    """Where calls leave other values than eager's, and which."""
+    missing, new = ([w for w in one if w not in other] for one, other in ((expected, found), (found, expected)))
+    if missing:
+        return missing[0], f"eager leaves it, compiled not ({len(expected)} values, compiled {len(found)})"
+    where = new[0] if new else "results"
+    return where, f"compiled leaves it, eager not ({len(expected)} values, compiled {len(found)})"
 
 
 def differ(expected: Any, found: Any, exact: Any) -> str:
@@ -91,8 +100,8 @@ def differ(expected: Any, found: Any, exact: Any) -> str:
 
 def _closely(expected: torch.Tensor, found: torch.Tensor) -> Closeness:
     """Where all values are small, what they may differ by is small as well."""
-    finite = expected[torch.isfinite(expected)].double().abs() if expected.is_floating_point() else expected[:0]
-    size = float(finite.max()) if finite.numel() else 0.0
+    finite = expected[torch.isfinite(expected)].double().abs() if expected.is_floating_point() else None
+    size = 0.0 if finite is None or not finite.numel() else float(finite.max())
     if not 0.0 < size < 1.0:
         return Closeness()
     near = closeness((expected.double() / size).float(), (found.double() / size).float())
@@ -113,6 +122,19 @@ def _other_zeros(expected: torch.Tensor, found: torch.Tensor, exact: Any) -> str
     at = tuple(other.nonzero()[0].tolist())
     count = f"{int(other.sum())} of {expected.numel()} zeros have another sign"
     return f"{count}, first at {at}: eager {expected[at].item()}, compiled {found[at].item()}"
+
+
+def zeros_differ(expected: Values, found: Values) -> bool:
+    """Whether two calls that agree leave zeros of other signs somewhere: float64 says whether that matters."""
+    return any(_with_other_signs(e, f) for (_, e), (_, f) in zip(expected, found, strict=True))
+
+
+def _with_other_signs(one: Any, other: Any) -> bool:
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor) or not one.is_floating_point():
+        return False
+    if one.shape != other.shape or one.layout is not torch.strided or one.is_meta:
+        return False
+    return bool(((one == 0) & (other == 0) & (torch.signbit(one) != torch.signbit(other))).any())
 
 
 def _as_exact(expected: torch.Tensor, found: torch.Tensor, exact: Any) -> bool:

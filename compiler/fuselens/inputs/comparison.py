@@ -19,13 +19,13 @@ from typing import Any
 
 import torch
 
-from .. import sandbox
+from .. import sandbox, torch_private
 from ..record.diagnostics import make
 from ..record.report import KernelRun, RunResult, Span
 from . import rounding
 from .compared import argument_names, closeness, place_of, plain, table, unlike
 from .kernel_pass import Probed, timed, timed_on_gpu
-from .program_state import ProgramState, RandomState
+from .program_state import ProgramState, RandomState, TorchSettings
 from .structures import Values, leaves, tensors_in
 
 _BUDGET_SECONDS = 2.0
@@ -247,13 +247,17 @@ def observe(
     nobody compares is in ``notes``, for who asks. A gradient that is missing is zero: how a value that was not chosen
     comes into a graph decides whether it has one."""
     roots = [v for v in (keeping, _target(fn), *args, *kwargs.values()) if not isinstance(v, torch.Tensor)]
-    before, random = ProgramState(*roots), RandomState()
-    given = copied(args, gradients), copied(kwargs, gradients)
+    before, random, settings = ProgramState(*roots), RandomState(), TorchSettings()
+    copies: dict[int, Any] = {}
+    given = copied(args, gradients, copies), copied(kwargs, gradients, copies)
+    named = [(f"input {number}", t) for number, t in enumerate(tensors_in(given))]
+    versions = [_version(t) for _, t in named]
     try:
         start = time.perf_counter()
         result = fn(*given[0], **given[1])
         found = gradients_of(_modules(keeping, fn, args, kwargs), result, given, materialized=True) if gradients else {}
         seconds = time.perf_counter() - start
+        left_set = TorchSettings().values
         after, left = ProgramState(*roots).values, [_detached(t) for t in tensors_in(given)]
         if notes is not None:
             inputs = enumerate(zip(tensors_in((args, kwargs)), left, strict=True))
@@ -265,12 +269,45 @@ def observe(
             "gradient": found,
             "input": left,
             "state": after,
+            "settings": left_set,
+            "memory": dict(_memory(result, named)),
+            "written": [_version(t) != version for (_, t), version in zip(named, versions, strict=True)],
         }
     except Exception as error:  # noqa: BLE001 - the user's function may raise anything
         return {"raised": error}
     finally:
+        settings.restore()
         before.restore()
         random.restore()
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """How often a tensor was written to, as autograd counts it."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _memory(result: Any, named: list[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, str]]:
+    """Whose memory each tensor of a result has, how it lies there, and whether it requires a gradient."""
+    known = list(named)
+    for where, value in leaves("result", result):
+        if not isinstance(value, torch.Tensor) or type(value) not in _PLAIN or value.layout is not torch.strided:
+            continue
+        same = next((name for name, t in known if t is value), "")
+        owner = next((name for name, t in known if _shares(t, value)), "") if not same else ""
+        known.append((where, value))
+        said = f"{same} itself" if same else f"memory of {owner}" if owner else "memory of its own"
+        steps = ", ".join("*" if n < 2 else str(s) for n, s in zip(value.shape, value.stride(), strict=True))
+        said += f", strides ({steps})" if value.numel() else ""
+        yield where, f"{said}, requires a gradient" if value.requires_grad else said
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def _shares(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if type(one) not in _PLAIN or one.layout is not torch.strided or not one.numel() or not other.numel():
+        return False
+    return torch_private.storage_key(one) == torch_private.storage_key(other)
 
 
 def _modules(keeping: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -350,20 +387,28 @@ def _status_bytes(field: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 
 
-def copied(value: Any, gradients: bool) -> Any:
-    """The inputs with tensors cloned; floating leaves require grad when gradients are compared."""
+def copied(value: Any, gradients: bool, copies: dict[int, Any] | None = None) -> Any:
+    """The inputs with tensors cloned, each once for all that share ``copies``; floating leaves require grad when gradients are
+    compared."""
+    copies = {} if copies is None else copies
     if isinstance(value, torch.Tensor):
-        clone = value.detach().clone(memory_format=torch.preserve_format)
-        if (clone.stride() != value.stride() or _is_shifted(value)) and not _overlaps(value):
-            clone = _like(value)
-            clone.copy_(value.detach())
-        floating = clone.is_floating_point() or clone.is_complex()
-        return clone.requires_grad_(value.requires_grad or gradients) if floating else clone
+        if id(value) not in copies:
+            copies[id(value)] = _copy_of(value, gradients)
+        return copies[id(value)]
     if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
-        return type(value)(copied(v, gradients) for v in value)
+        return type(value)(copied(v, gradients, copies) for v in value)
     if type(value) is dict:
-        return {k: copied(v, gradients) for k, v in value.items()}
+        return {k: copied(v, gradients, copies) for k, v in value.items()}
     return value
+
+
+def _copy_of(value: torch.Tensor, gradients: bool) -> torch.Tensor:
+    clone = value.detach().clone(memory_format=torch.preserve_format)
+    if (clone.stride() != value.stride() or _is_shifted(value)) and not _overlaps(value):
+        clone = _like(value)
+        clone.copy_(value.detach())
+    floating = clone.is_floating_point() or clone.is_complex()
+    return clone.requires_grad_(value.requires_grad or gradients) if floating else clone
 
 
 _ALIGNED = 64  # bytes: where memory that torch gives begins
@@ -378,7 +423,7 @@ def _like(tensor: torch.Tensor) -> torch.Tensor:
     """New memory for a tensor of the same strides, which begins as far from an aligned place."""
     offset = tensor.storage_offset() % _ALIGNED if _is_shifted(tensor) else 0
     extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
-    memory = torch.empty(offset + extent, dtype=tensor.dtype, device=tensor.device)
+    memory = torch.zeros(offset + extent, dtype=tensor.dtype, device=tensor.device)  # what lies between may be read
     return memory.set_(memory.untyped_storage(), offset, tensor.shape, tensor.stride())
 
 

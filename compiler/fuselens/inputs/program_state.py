@@ -187,6 +187,26 @@ class ProgramState:
             self._look(value, f"{path}.{name}", 1)
 
 
+class TorchSettings:
+    """Settings of torch that a function may leave changed, as they are now, by name."""
+
+    def __init__(self) -> None:
+        self.values = {
+            "torch.is_grad_enabled()": torch.is_grad_enabled(),
+            "torch.get_default_dtype()": torch.get_default_dtype(),
+            "torch.is_autocast_enabled('cpu')": torch.is_autocast_enabled("cpu"),
+            "torch.are_deterministic_algorithms_enabled()": torch.are_deterministic_algorithms_enabled(),
+        }
+
+    def restore(self) -> None:
+        grad, dtype, autocast, deterministic = self.values.values()
+        torch.set_grad_enabled(bool(grad))
+        torch.set_default_dtype(dtype)
+        torch.set_autocast_enabled("cpu", bool(autocast))
+        if torch.are_deterministic_algorithms_enabled() != deterministic:
+            torch.use_deterministic_algorithms(bool(deterministic))
+
+
 class RandomState:
     """The state of torch's, Python's and numpy's own generators of random numbers, as it is now."""
 

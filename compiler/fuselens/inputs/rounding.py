@@ -1,4 +1,5 @@
-"""What rounding may do to a call: each operator gets its inputs moved by a bit, at random, as another order of sums would move them.
+"""What rounding may do to a call: operators get their inputs moved by a bit, at random, as another order of sums would move them, and so
+are their results. What chooses, compares or moves values rounds nothing: the largest of some values stays one of them.
 
 So it is with the order in which elements are written to one place: torch leaves open which of them stays there.
 """
@@ -14,6 +15,7 @@ import torch
 
 from .. import torch_private
 from ..autograd.decompositions import table
+from .compared import plain, unlike
 from .structures import Values, mapped
 
 RUNS = 3
@@ -46,6 +48,8 @@ class Rounding(torch_private.RecordingMode):
         if not torch_private.makes_new(func):  # what gives views or writes gets what it is given
             result = func(*args, **kwargs)
             return self._limited(func, args, kwargs, result) if func.overloadpacket is torch.ops.aten.to else result
+        if func.overloadpacket in _UNROUNDED:
+            return self._limited(func, args, kwargs, func(*args, **kwargs))
         apart = _BY_DEFINITION.get(func) or table().get(func)
         if torch_private.is_pure(func) and apart is not None:
             with self, contextlib.suppress(Exception):  # what it refuses is computed whole
@@ -54,6 +58,8 @@ class Rounding(torch_private.RecordingMode):
         result = func(*mapped(self._moved, args), **mapped(self._moved, kwargs))
         if func.overloadpacket in _SUMS and isinstance(result, torch.Tensor):
             result = self._added_up(result, args[0].numel() // max(result.numel(), 1))
+        elif torch_private.is_pure(func):
+            result = mapped(self._moved, result)
         return self._limited(func, args, kwargs, result)
 
     def _added_up(self, result: torch.Tensor, count: int) -> torch.Tensor:
@@ -198,6 +204,14 @@ _BY_DEFINITION = {
 
 _aten = torch.ops.aten
 _SUMS = frozenset({_aten.sum, _aten.mean})
+_UNROUNDED = frozenset(getattr(_aten, name) for name in (
+    "eq", "ne", "lt", "le", "gt", "ge", "amax", "amin", "aminmax", "max", "min", "argmax", "argmin", "maximum", "minimum", "fmax", "fmin",
+    "sort", "argsort", "topk", "kthvalue", "median", "nanmedian", "mode", "cummax", "cummin", "clamp", "clamp_min", "clamp_max", "relu",
+    "threshold_backward", "where", "abs", "neg", "sign", "sgn", "signbit", "copysign", "isnan", "isinf", "isfinite", "isclose", "bucketize",
+    "searchsorted", "floor", "ceil", "trunc", "round", "clone", "copy", "cat", "stack", "index_select", "gather", "index", "take", "flip",
+    "roll", "repeat", "tril", "triu", "masked_fill", "masked_select", "constant_pad_nd", "select_scatter", "slice_scatter", "_to_copy",
+    "one_hot", "nonzero", "unique_dim", "empty_like", "zeros_like", "ones_like", "full_like",
+))  # fmt: skip
 _PLACED = {
     **dict.fromkeys((_aten.index_put, _aten.index_put_, _aten._index_put_impl_, _aten._unsafe_index_put), _index_put),
     **dict.fromkeys((_aten.index_copy, _aten.index_copy_), _index_copy),
@@ -216,7 +230,10 @@ def decides(
     """Whether what is ``found`` is as near to what is ``expected`` as the calls are that rounding has ``moved``. ``at_limits`` are calls
     in :func:`limits`, which do not say how far values may be apart."""
     values: list[Any] = [dict(of).get(where) for of in (expected, found, *moved, *at_limits)]
-    if all(isinstance(v, torch.Tensor) and v.shape == values[0].shape for v in values):
+    one, other, *_ = values
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and unlike(plain(one), plain(other)):
+        return False  # rounding makes no other dtype, and no other strides
+    if all(isinstance(v, torch.Tensor) and v.shape == one.shape for v in values):
         return _as_near(values[0], values[1], values[2 : 2 + len(moved)], values[2 + len(moved) :])
     one, _, *others = values
     return any(type(other) is type(one) and not isinstance(one, torch.Tensor) and other != one for other in others)

@@ -7,11 +7,10 @@ raises for what was changed, the compiled function must raise the same.
 from __future__ import annotations
 
 import contextlib
-import itertools
+import math
 import random
 import sys
-import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,10 +19,14 @@ import torch
 
 from ..config import Config
 from ..inputs.example_inputs import ExampleInputs
+from . import reads
 
+SEED = "another seed"
+DENORMALS = "denormals"
 _MOST_READ = 8  # variables that are changed, one at a time
-_MOST_NUMBERS = 6  # arguments that are no tensors, likewise
-_NUMBERS = (bool, int, float)
+_MOST_NUMBERS = 6  # arguments that are numbers or texts, likewise
+_PLAIN = (bool, int, float, str)
+_TOGETHER = 4  # kinds of calls in which all that is read beyond those has other values
 
 
 class Subject(Protocol):
@@ -40,13 +43,15 @@ class Subject(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One call. ``around()`` is the setting that it is made in; with ``gradients`` floating inputs require them."""
+    """One call. ``around()`` is the setting that it is made in; with ``gradients`` floating inputs require them; under ``autocast``
+    values have half precision that the program did not ask for."""
 
     name: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     gradients: bool = True
     around: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
+    autocast: bool = False
 
 
 def seeded() -> None:
@@ -66,6 +71,7 @@ def kinds(subject: Subject) -> Iterator[Kind]:
     yield Kind("the example inputs", args, kwargs)
     yield from other_values(args, kwargs)
     yield from _other_memory(args, kwargs)
+    yield from _one_for_two(args, kwargs)
     if example.dynamic:
         for variant, name in ((4, "other sizes"), (5, "other sizes again")):
             seeded()
@@ -94,8 +100,9 @@ def other_values(args: Any, kwargs: Any) -> Iterator[Kind]:
             ("negative zeros", lambda x, _: torch.full_like(x, -0.0) if _is_wide(x) else x),
             ("infinities", lambda x, g: _some(x, g, (float("inf"), -float("inf")))),
             ("a NaN", lambda x, g: _some(x, g, (float("nan"),))),
-            ("denormals", _denormals),
+            (DENORMALS, _denormals),
             ("large values", lambda x, g: _random(x, g) * 1e4 if _is_wide(x) else x),
+            ("values of all sizes", _of_all_sizes),
             ("small values", lambda x, g: _random(x, g) * 1e-4 if _is_wide(x) else x),
         ]
     if whole:
@@ -132,6 +139,16 @@ def _some(x: torch.Tensor, generator: torch.Generator, values: tuple[float, ...]
         : len(places)
     ]
     return made
+
+
+def _of_all_sizes(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Of each power of ten between those whose squares are numbers, too."""
+    if not x.is_floating_point() or x.dtype.itemsize < 2:
+        return x
+    most = math.log10(torch.finfo(x.dtype).max) / 2 - 1
+    powers = (torch.rand(x.shape, generator=generator, dtype=torch.float64) * 2 - 1) * min(most, 18)
+    signs = torch.randint(0, 2, x.shape, generator=generator) * 2 - 1
+    return (signs * 10.0**powers).to(x.device, x.dtype)
 
 
 def _denormals(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -187,14 +204,33 @@ def _transposed(x: torch.Tensor) -> torch.Tensor:
     return x.detach().transpose(0, -1).contiguous().transpose(0, -1) if x.dim() > 1 else x
 
 
+def _one_for_two(args: tuple[Any, ...], kwargs: Any) -> Iterator[Kind]:
+    """The same tensor in the place of two that are alike."""
+    tensors = [t for t in tensors_of((args, kwargs)) if t.numel()]
+    for number, second in enumerate(tensors):
+        for first in tensors[:number]:
+            if first is not second and _are_alike(first, second):
+
+                def one(x: torch.Tensor, first: torch.Tensor = first, second: torch.Tensor = second) -> torch.Tensor:
+                    return first if x is second else x
+
+                yield Kind("one tensor in the place of two", changed(args, one), changed(kwargs, one))
+                return
+
+
+def _are_alike(first: torch.Tensor, second: torch.Tensor) -> bool:
+    same = first.shape == second.shape and first.dtype == second.dtype and first.device == second.device
+    return same and first.requires_grad == second.requires_grad
+
+
 def _other_sizes(args: Any, kwargs: Any) -> Iterator[Kind]:
-    """One more, one less and a single row of what may be the batch: the first dimension that tensors have in common."""
+    """One more, one less, a single row and none of what may be the batch: the first dimension that tensors have in common."""
     tensors = [t for t in tensors_of((args, kwargs)) if t.dim()]
     if not tensors:
         return
     size = tensors[0].shape[0]
-    for rows in dict.fromkeys((size + 1, size - 1, 1)):
-        if rows > 0 and rows != size:
+    for rows in dict.fromkeys((size + 1, size - 1, 1, 0)):
+        if rows >= 0 and rows != size:
 
             def resized(x: torch.Tensor, rows: int = rows) -> torch.Tensor:
                 if not x.dim() or x.shape[0] != size:
@@ -214,11 +250,26 @@ def _other_settings(target: Any, args: Any, kwargs: Any) -> Iterator[Kind]:
         yield Kind("float64 in place of float32", changed(args, double), changed(kwargs, double))
     yield Kind("no gradients asked for", args, kwargs, gradients=False)
     yield Kind("inside of torch.no_grad()", args, kwargs, gradients=False, around=torch.no_grad)
-    yield Kind("another seed", args, kwargs, around=_other_seed)
-    modules = [m for m in (target, *args, *kwargs.values()) if isinstance(m, torch.nn.Module)]
+    yield Kind("inside of torch.inference_mode()", args, kwargs, gradients=False, around=torch.inference_mode)
+    if any(t.dtype == torch.float32 for t in floats):
+        device = floats[0].device.type
+        yield Kind("under autocast", args, kwargs, around=lambda: torch.autocast(device, torch.bfloat16), autocast=True)
+    yield Kind("with float64 as the default dtype", args, kwargs, around=_other_default)
+    yield Kind(SEED, args, kwargs, around=_other_seed)
+    modules = reads.modules(target, args, kwargs)
     if modules:
         word = "eval" if modules[0].training else "train"
         yield Kind(f"after {word}()", args, kwargs, around=lambda: _in_other_mode(modules))
+
+
+@contextlib.contextmanager
+def _other_default() -> Iterator[None]:
+    had = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64 if had is not torch.float64 else torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(had)
 
 
 @contextlib.contextmanager
@@ -242,16 +293,10 @@ def _in_other_mode(modules: list[torch.nn.Module]) -> Iterator[None]:
 # --- numbers, and what the function reads -----------------------------------------------------------------------------
 
 
-def _other(value: Any) -> Any:
-    if type(value) is bool:
-        return not value
-    return value + 1 if type(value) is int else value * 1.5 + 0.25
-
-
 def _other_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Kind]:
-    places = [(k, v) for k, v in (*enumerate(args), *kwargs.items()) if type(v) in _NUMBERS]
+    places = [(k, v) for k, v in (*enumerate(args), *kwargs.items()) if type(v) in _PLAIN]
     for place, value in places[:_MOST_NUMBERS]:
-        new = _other(value)
+        new = reads.other_than(value)
         given = tuple(new if k == place else v for k, v in enumerate(args))
         named = {k: new if k == place else v for k, v in kwargs.items()}
         what = f"argument {place + 1}" if isinstance(place, int) else place
@@ -259,49 +304,25 @@ def _other_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Ki
 
 
 def _other_reads(target: Any, args: Any, kwargs: Any) -> Iterator[Kind]:
-    """Numbers among the globals, closures and attributes that the function reads, one at a time."""
-    for name, value, put in itertools.islice(_read(target), _MOST_READ):
-        new = _other(value)
-
-        def around(put: Any = put, value: Any = value, new: Any = new) -> AbstractContextManager[None]:
-            return _put(put, new, value)
-
-        yield Kind(f"{name} {new!r} in place of {value!r}", args, kwargs, around=around)
-
-
-Put = Callable[[Any], object]
+    """Values among the globals, closures, attributes and items that the function reads: one at a time, and what is more together."""
+    found = list(reads.reads(target, args, kwargs))
+    found = [r for r in found if r.other != r.value]  # an infinity stays one
+    found.sort(key=lambda r: type(r.value) is not float)  # an integer may be a size, with which eager raises
+    for read in found[:_MOST_READ]:
+        yield Kind(f"{read.name} {read.other!r} in place of {read.value!r}", args, kwargs, around=read.replaced)
+    rest = found[_MOST_READ:]
+    for part in (rest[k::_TOGETHER] for k in range(_TOGETHER)):
+        if part:
+            name = f"other values of {part[0].name}" + (f" and {len(part) - 1} more that it reads" if part[1:] else "")
+            yield Kind(name, args, kwargs, around=lambda part=part: _all(part))
 
 
 @contextlib.contextmanager
-def _put(put: Put, new: Any, old: Any) -> Iterator[None]:
-    put(new)
-    try:
+def _all(found: Sequence[reads.Read]) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for read in found:
+            stack.enter_context(read.replaced())
         yield
-    finally:
-        put(old)
-
-
-def _read(target: Any) -> Iterator[tuple[str, Any, Put]]:
-    function = target
-    if isinstance(target, torch.nn.Module):
-        for path, part in target.named_modules():
-            for name, value in list(vars(part).items()):
-                if type(value) in _NUMBERS and not name.startswith("_") and name != "training":
-                    put = lambda new, part=part, name=name: setattr(part, name, new)  # noqa: E731
-                    yield f"self.{path}{'.' * bool(path)}{name}", value, put
-        function = type(target).forward
-    function = getattr(function, "__wrapped__", function)
-    function = getattr(function, "__func__", function)
-    if not isinstance(function, types.FunctionType):
-        return
-    space = function.__globals__
-    for name in function.__code__.co_names:
-        if type(space.get(name)) in _NUMBERS:
-            yield f"global {name}", space[name], lambda new, name=name: space.__setitem__(name, new)
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # an empty cell
-            if type(cell.cell_contents) in _NUMBERS:
-                yield f"variable {name}", cell.cell_contents, lambda new, cell=cell: setattr(cell, "cell_contents", new)
 
 
 # --- structures -------------------------------------------------------------------------------------------------------

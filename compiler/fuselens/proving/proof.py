@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import io
 import time
 from collections import Counter
@@ -29,21 +30,23 @@ from ..inputs.doubled import Doubled, Exact
 from ..inputs.structures import Values, leaves
 from ..pipeline import Recorder
 from ..record.diagnostics import raised
-from ..record.report import Drift, Proof, Tried
-from . import drift
-from .kinds import Kind, Subject, kinds
+from ..record.report import Drift, Proof, Step, Tried
+from . import drawn, drift
+from .kinds import DENORMALS, SEED, Kind, Subject, kinds
 
 CALLS = 3  # of each kind
 _ENTRIES = 64  # versions of a function that a proof may compile
 _NOISE = 0.05  # of the values' size: a gradient of which eager is as far from float64 is rounding alone
+_DRAWING = 3.0  # seconds of calls with other seeds
 _ROUNDING = 3.0  # seconds of runs with other last bits, after which no more are made
+_MEMORY = ", its memory"  # of a result: where that is, which no rounding decides
 Progress = Callable[[str], None]
 
 
 @dataclass(slots=True)
 class Prover:
-    """``chosen`` are the names of the kinds to try, all where it is empty. ``known`` hears what is known before each step, which may
-    take longer than there is time."""
+    """``chosen`` are the names of the kinds to try, all but those ``left_out`` where it is empty. ``known`` hears what is known before
+    each step, which may take longer than there is time, or end the process."""
 
     subject: Subject
     name: str
@@ -52,6 +55,7 @@ class Prover:
     chosen: Sequence[str] = ()
     say: Progress = lambda _: None
     known: Callable[[Proof], None] = lambda _: None
+    left_out: Sequence[str] = ()
     recorder: Recorder = field(init=False)
     compiled: Any = field(init=False)
     config: Config = field(init=False)
@@ -81,6 +85,8 @@ class Prover:
                 continue
             with contextlib.redirect_stdout(io.StringIO()):  # what the function prints, it has printed in the check
                 tried.append(self.tried(kind))
+                if kind.name == SEED and time.monotonic() < end:
+                    tried += self._of_own_numbers(kind)
             self._first = self._first or time.monotonic() - started
         report = self.recorder.report
         lines = self._drift() if time.monotonic() + self._first < end else ()
@@ -96,15 +102,14 @@ class Prover:
 
     def _kinds(self) -> Iterator[Kind]:
         for kind in kinds(self.subject):
-            if not self.chosen or kind.name in self.chosen:
+            own = kind.name == SEED and drawn.NAME in self.chosen
+            if own or kind.name in self.chosen or not (self.chosen or kind.name in self.left_out):
                 yield kind
 
-    def _begins(self, kind: Kind, step: str) -> None:
-        self.say(f"{self.name}: {kind.name}, {step}")
-        report = self.recorder.report
-        self.known(
-            Proof(self.name, tuple(self._tried), 0, report.uncompiled, report.compiled, stopped=f"{kind.name}, {step}")
-        )
+    def _begins(self, kind: Kind, what: str, *, eager: bool = True) -> None:
+        self.say(f"{self.name}: {kind.name}, {what}")
+        report, at = self.recorder.report, Step(kind.name, what, eager)
+        self.known(Proof(self.name, tuple(self._tried), 0, report.uncompiled, report.compiled, at=at))
 
     def tried(self, kind: Kind) -> Tried:
         gradients = self.gradients and kind.gradients
@@ -120,16 +125,40 @@ class Prover:
         self._begins(kind, "run in float64")
         with Doubled() as doubled:
             exact = [(where, doubled.exactly(value)) for where, value in self._eager(kind, gradients)]
-        self._half |= doubled.half
+        self._half |= doubled.half and not kind.autocast
         found: list[Values] = []
         for number in range(1, 1 + CALLS):
-            self._begins(kind, f"call {number} of {CALLS}, compiled")
+            self._begins(kind, f"call {number} of {CALLS}, compiled", eager=False)
             call = self._observed(self.compiled, kind, gradients)
             if "raised" in call:
                 said = raised(call["raised"]).splitlines()[0]
                 return Tried(kind.name, False, f"the compiled call raised {said}", how="raised")
             found.append(flat(call, arguments))
+        if kind.name == DENORMALS:
+            expected = _where_eager_answers(expected, found[0])
         return self._judged(kind, gradients, expected, exact, found)
+
+    def _of_own_numbers(self, kind: Kind) -> Iterator[Tried]:
+        """How a function that draws does so in a run, where its random numbers are not eager's."""
+        if drawn.NAME in self.left_out:
+            return
+        started = time.monotonic()
+        one, other = (self._results(self.subject.target, kind, seed) for seed in (0, 1))
+        count = min(drawn.SEEDS, int(_DRAWING / (time.monotonic() - started)))
+        if next(agreement.differences(one, other, None), None) is None or count < drawn.FEWEST:
+            return
+        self._begins(dataclasses.replace(kind, name=drawn.NAME), f"{count} calls", eager=False)
+        config = dataclasses.replace(self.config, fallback_random=False)
+        compiled = api.wrap(self.subject.target, config, owner=object())
+        eager = functools.partial(self._results, self.subject.target, kind)
+        found = drawn.difference(eager, functools.partial(self._results, compiled, kind), count)
+        yield Tried(drawn.NAME, not found, found, how="drawn" if found else "")
+
+    def _results(self, function: Any, kind: Kind, seed: int) -> Values:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            found = observe(function, kind.args, kind.kwargs, gradients=False)
+        return [] if "raised" in found else list(leaves("result", found["result"]))
 
     def _observed(self, function: Any, kind: Kind, gradients: bool) -> dict[str, Any]:
         with kind.around():
@@ -180,7 +209,8 @@ class Prover:
                 {
                     where: how
                     for where, how in of.items()
-                    if where not in excused and not rounding.decides(where, expected, call, moved, limits)
+                    if where not in excused
+                    and (where.endswith(_MEMORY) or not rounding.decides(where, expected, call, moved, limits))
                 }
                 for of, call in zip(differing, found, strict=True)
             ]
@@ -208,16 +238,36 @@ def _as_if_compiled() -> Iterator[None]:
             setattr(torch.compiler, name, function)
 
 
+def _where_eager_answers(expected: Values, found: Values) -> Values:
+    """What eager gives, but for elements that are no numbers, in whose place are what is found: the reciprocal of a denormal overflows,
+    and whether eager takes one (in quotients of complex numbers) depends on where in a vector the element is."""
+
+    def answer(e: Any, f: Any) -> Any:
+        tensors = isinstance(e, torch.Tensor) and isinstance(f, torch.Tensor) and e.layout is f.layout is torch.strided
+        if not tensors or e.shape != f.shape or e.dtype != f.dtype or e.is_meta or not e.is_floating_point():
+            return e
+        lost = ~torch.isfinite(e) & torch.isfinite(f)
+        return torch.where(lost, f, e) if bool(lost.any()) else e
+
+    if [where for where, _ in expected] != [where for where, _ in found]:
+        return expected
+    return [(where, answer(e, f)) for (where, e), (_, f) in zip(expected, found, strict=True)]
+
+
 def flat(observed: dict[str, Any], arguments: Sequence[str] = ()) -> Values:
     """What :func:`.comparison.observe` found, value by value, each with where it is. ``arguments`` names the tensors among the inputs."""
     if "raised" in observed:
         return [("result", observed["raised"])]
     found = list(leaves("result", observed["result"]))
+    found += [(where + _MEMORY, said) for where, said in observed["memory"].items()]
     for what in ("gradient", "state"):
         for key, value in observed[what].items():
             found += leaves(place_of(what, key, arguments), value)
     for number, value in enumerate(observed["input"]):
         found += leaves(place_of("input", str(number), arguments), value)
+    found += [(f"{name} afterwards", value) for name, value in observed["settings"].items()]
+    for number, written in enumerate(observed["written"]):
+        found.append((f"{place_of('input', str(number), arguments)}: written to", written))
     times = Counter(where for where, _ in found)
     seen = Counter[str]()
     for k, (where, value) in enumerate(found):  # an argument may have the name of a parameter

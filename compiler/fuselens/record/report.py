@@ -880,7 +880,8 @@ class RunResult:
 class Tried:
     """One kind of call that a function was compared with eager on. ``error`` is the largest difference from eager, ``exact_error`` and
     ``eager_error`` are those of both from float64: root mean squares, relative to those of the values; None where nothing is known.
-    ``how`` it does not agree: it "differs", is "unsteady" (differs in some calls), or "raised"."""
+    ``how`` it does not agree: it "differs", is "unsteady" (differs in some calls), "raised", or has "drawn" random numbers of another
+    distribution."""
 
     inputs: str
     agrees: bool
@@ -890,6 +891,15 @@ class Tried:
     eager_error: float | None = None
     how: str = ""
     raises: bool = False  # both do
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a proof does with one kind of call: ``what`` is "run eagerly", "call 1 of 3, compiled". ``eager``: the compiler has no part."""
+
+    inputs: str
+    what: str
+    eager: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -913,7 +923,8 @@ class Drift:
 class Proof:
     """A function compared with eager and float64 on many kinds of calls. ``left`` is how many there was no time for; ``uncompiled``
     says what runs eagerly, and why; ``fault`` is what is wrong, in which line; ``stopped`` says which limit ended it before all
-    were tried. ``drift`` is that of each line, in the order in which they run, where values have half precision."""
+    were tried, or a crash, and ``at`` the step of it. ``drift`` is that of each line, in the order in which they run, where values
+    have half precision."""
 
     function: str
     tried: tuple[Tried, ...] = ()
@@ -923,6 +934,7 @@ class Proof:
     fault: Diagnostic | None = None
     stopped: str = ""
     drift: tuple[Drift, ...] = ()
+    at: Step | None = None
 
     @property
     def agrees(self) -> bool:
