@@ -465,6 +465,13 @@ CASES = {
     "an operator of tensors": (
         "def fn(x):\n    return x * 3\n", "torch.Tensor.__mul__ = lambda self, by: torch.sub(self, by)\ndef fn(x):\n    return x * 3\n", "traced",
     ),
+    "a method that was added to tensors": (
+        "torch.Tensor.moved = lambda self: self + 1\ndef fn(x):\n    return x.moved()\n",
+        "torch.Tensor.moved = lambda self: self - 1\ndef fn(x):\n    return x.moved()\n", "traced",
+    ),
+    "a method that nobody calls was added": (
+        PLAIN, PLAIN + "def made(by):\n    return lambda self: by\ntorch.nn.Module.smart = torch.Tensor.smart = made(1)\n", "kept",
+    ),
     "the call of modules": (
         "m = torch.nn.Identity()\ndef fn(x):\n    return m(x) + 1\n",
         "m = torch.nn.Identity()\ntorch.nn.Module.__call__ = lambda self, y: self.forward(y) * 2\ndef fn(x):\n    return m(x) + 1\n", "traced",

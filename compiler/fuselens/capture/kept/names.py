@@ -13,6 +13,7 @@ import hashlib
 import importlib
 import logging
 import os
+import re
 import sys
 import types
 import weakref
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 
 from ... import torch_private
+from ...system import source_text
 
 _PLAIN = frozenset(
     {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.layout, torch.memory_format, torch.device, torch.Size}
@@ -342,6 +344,22 @@ _MAKING = frozenset({  # what makes modules, and loads and moves them: compiled 
 })  # fmt: skip
 
 
+@functools.cache
+def _has_of_torch(cls: type, name: str) -> bool:
+    """Whether torch gives its class a member of this name. What libraries add is found, and compared, as functions of theirs."""
+    if any(name in vars(base) for base in cls.__mro__[1:-1]):
+        return True
+    functions = (value for value in vars(cls).values() if type(value) is types.FunctionType)
+    files = {f.__code__.co_filename for f in functions}
+    return any(name in _members_in(file) for file in files if file.startswith(_OF_TORCH))
+
+
+@functools.cache
+def _members_in(file: str) -> frozenset[str]:
+    """What the classes in a file define, by its text: a program may have changed the classes themselves."""
+    return frozenset(re.findall(r"^    (?:def )?(\w+)\s*[(:=]", source_text.shown(file) or "", re.MULTILINE))
+
+
 def replaced() -> tuple[Any, ...]:
     """Methods that a program has put in the place of those of torch's tensors and modules: no guard asks for them. Raises Nameless for
     what another process cannot know."""
@@ -361,7 +379,7 @@ def _of_member(cls: type, name: str, value: Any) -> Iterator[tuple[Any, ...]]:
         if value.__name__ != name:
             yield cls.__name__, name, value.__qualname__
         return
-    if value.__code__.co_filename.startswith(_OF_OURS):
+    if value.__code__.co_filename.startswith(_OF_OURS) or not _has_of_torch(cls, name):
         return
     if value.__closure__ or value.__defaults__ or value.__kwdefaults__:
         raise Nameless(f"{cls.__name__}.{name}, which is not torch's own")
