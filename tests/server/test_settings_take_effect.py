@@ -268,6 +268,7 @@ async def test_a_change_takes_effect(begun: tuple[Any, Any], name: str) -> None:
 async def test_what_is_shown_needs_no_new_check(begun: tuple[Any, Any]) -> None:
     file, _ = begun
     await file.save(FILE)
+    await settled(file.editor, background=True)  # the other file, too
     published = file.editor.publications
     await changed(file, {"codeLens": False})
     assert await file.titles() == []
