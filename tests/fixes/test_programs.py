@@ -113,7 +113,8 @@ def differences(path: str, function: str, text: str, edited: str) -> list[str]:
                 found += [str(after)] if ("raised" in before) != ("raised" in after) else []
                 continue
             after["state"] = {k: after["state"].get(k) for k in before["state"]}
-            found += [d for what in before if (d := comparison.differ(before[what], after[what], what))]
+            values = ((what, before[what], after[what]) for what in comparison.VALUES)
+            found += [d for what, one, other in values if (d := comparison.differ(one, other, what))]
     return found
 
 

@@ -351,7 +351,8 @@ class _Trial:
             if "raised" not in actual:
                 raise _DiffersError(f"eager raises {describe(expected['raised'])}")
             return
-        for what, value in expected.items():
+        for what in comparison.VALUES:
+            value = expected[what]
             there = {k: actual[what].get(k) for k in value} if what == "state" else actual[what]
             if found := comparison.differ(value, there, what):
                 raise _DiffersError(found)

@@ -33,6 +33,10 @@ _MOVED = "other last bits change it in eager, too"
 _MOST_REPEATS = 200
 
 
+VALUES = ("result", "gradient", "input", "state")
+"""What of an observation is values, which programs that mean the same leave; the rest is how one program leaves them."""
+
+
 @dataclass(slots=True)
 class Notes:
     """What :func:`observe` notes of a call beside what it leaves."""

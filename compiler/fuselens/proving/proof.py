@@ -254,20 +254,21 @@ def _where_eager_answers(expected: Values, found: Values) -> Values:
     return [(where, answer(e, f)) for (where, e), (_, f) in zip(expected, found, strict=True)]
 
 
-def flat(observed: dict[str, Any], arguments: Sequence[str] = ()) -> Values:
+def flat(observed: dict[str, Any], arguments: Sequence[str] = (), *, values_only: bool = False) -> Values:
     """What :func:`.comparison.observe` found, value by value, each with where it is. ``arguments`` names the tensors among the inputs."""
     if "raised" in observed:
         return [("result", observed["raised"])]
     found = list(leaves("result", observed["result"]))
-    found += [(where + _MEMORY, said) for where, said in observed["memory"].items()]
+    beside: Values = [(where + _MEMORY, said) for where, said in observed["memory"].items()]
     for what in ("gradient", "state"):
         for key, value in observed[what].items():
             found += leaves(place_of(what, key, arguments), value)
     for number, value in enumerate(observed["input"]):
         found += leaves(place_of("input", str(number), arguments), value)
-    found += [(f"{name} afterwards", value) for name, value in observed["settings"].items()]
+    beside += [(f"{name} afterwards", value) for name, value in observed["settings"].items()]
     for number, written in enumerate(observed["written"]):
-        found.append((f"{place_of('input', str(number), arguments)}: written to", written))
+        beside.append((f"{place_of('input', str(number), arguments)}: written to", written))
+    found += [] if values_only else beside
     times = Counter(where for where, _ in found)
     seen = Counter[str]()
     for k, (where, value) in enumerate(found):  # an argument may have the name of a parameter

@@ -116,7 +116,7 @@ class Comparison:
     # --- fewer bits -------------------------------------------------------------------------------------------------------
 
     def _rounded(self, judged: Judged, where: str) -> None:
-        expected, found = flat(judged.expected), flat(judged.actual)
+        expected, found = (flat(observed, values_only=True) for observed in (judged.expected, judged.actual))
         if [w for w, _ in expected] != [w for w, _ in found]:
             raise Differs(f"{where}it leaves other values")
         for (what, e), (_, f) in zip(expected, found, strict=True):
