@@ -242,14 +242,18 @@ def test_each_node_of_the_graphs_has_its_value(workbench: Workbench, program: Pa
 
 
 def _expand(workbench: Workbench, rows: str, name: str) -> None:
-    """Expands what is not until a row has this name. The rows of a file may be shown without a click, and at any time."""
+    """Expands what is not until a row has this name. The rows of a file may be shown without a click, and at any time; another view may
+    still come to the front."""
 
     def shown() -> bool:
         return any(name in text for text in workbench.texts(rows))
 
+    def expand() -> None:
+        workbench.probe.command("workbench.view.testing.focus")
+        workbench.page("click", f"{rows} .monaco-tl-twistie.collapsed", None, 5_000)
+
     if not shown():
-        twistie = f"{rows} .monaco-tl-twistie.collapsed"
-        again(f"row {name!r}", lambda: workbench.page("click", twistie, None, 5_000), shown, 5)
+        again(f"row {name!r}", expand, shown, 5)
 
 
 def _outcomes(workbench: Workbench, rows: str) -> set[str]:
