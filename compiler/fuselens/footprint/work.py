@@ -108,11 +108,8 @@ def _precision(dtype: torch.dtype, operator: str, on_gpu: bool) -> str:
     name = str(dtype).removeprefix("torch.")
     if name != "float32" or not on_gpu:
         return name
-    return (
-        "tf32"
-        if torch_private.float32_precision("cuda", "conv" if "conv" in operator else "matmul") == "tf32"
-        else name
-    )
+    kind = "conv" if "conv" in operator else "matmul"
+    return "tf32" if torch_private.float32_precision("cuda", kind) == "tf32" else name
 
 
 def _operations(packet: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> float:

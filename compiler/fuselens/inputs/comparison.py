@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from .. import sandbox, torch_private
+from ..ir.evaluate import extent
 from ..record.diagnostics import make
 from ..record.report import KernelRun, RunResult, Span
 from . import rounding
@@ -426,8 +427,8 @@ def _is_shifted(tensor: torch.Tensor) -> bool:
 def _like(tensor: torch.Tensor) -> torch.Tensor:
     """New memory for a tensor of the same strides, which begins as far from an aligned place."""
     offset = tensor.storage_offset() % _ALIGNED if _is_shifted(tensor) else 0
-    extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
-    memory = torch.zeros(offset + extent, dtype=tensor.dtype, device=tensor.device)  # what lies between may be read
+    size = offset + extent(tensor.shape, tensor.stride())
+    memory = torch.zeros(size, dtype=tensor.dtype, device=tensor.device)  # what lies between may be read
     return memory.set_(memory.untyped_storage(), offset, tensor.shape, tensor.stride())
 
 

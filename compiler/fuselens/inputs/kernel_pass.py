@@ -27,9 +27,8 @@ _MOST_CALLS = 50
 _GRAPH = re.compile(r" graph (\d+)( backward)?(?: \([^()]+:\d+\))?$")  # what a graph's range is called
 _LABEL = re.compile(r"^\w+::| \([^()]+:\d+\)$")  # what a range has more than the name of its kernel or operator
 
-Probed = tuple[
-    Sequence[KernelRun], "Probe | OperatorTimes"
-]  # the kernels of a unit, without their times, and what times them
+# The kernels of a unit, without their times, and what times them.
+Probed = tuple[Sequence[KernelRun], "Probe | OperatorTimes"]
 
 
 def timed(

@@ -230,12 +230,11 @@ def decides(
     """Whether what is ``found`` is as near to what is ``expected`` as the calls are that rounding has ``moved``. ``at_limits`` are calls
     in :func:`limits`, which do not say how far values may be apart."""
     values: list[Any] = [dict(of).get(where) for of in (expected, found, *moved, *at_limits)]
-    one, other, *_ = values
+    one, other, *others = values
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and unlike(plain(one), plain(other)):
-        return False  # rounding makes no other dtype, and no other strides
+        return False  # rounding makes no other dtype
     if all(isinstance(v, torch.Tensor) and v.shape == one.shape for v in values):
         return _as_near(values[0], values[1], values[2 : 2 + len(moved)], values[2 + len(moved) :])
-    one, _, *others = values
     return any(type(other) is type(one) and not isinstance(one, torch.Tensor) and other != one for other in others)
 
 

@@ -200,12 +200,10 @@ def _curve(
         pieces = lambda: _pieces(size, tensors, device)  # noqa: E731
         return moved / min(_usual(times) for function in timed for _, times in function.times(pieces(), _SECONDS))
 
-    found = {
-        size: speed(size) for size in (reversed(sizes) if device == "cuda" else sizes)
-    }  # kernels are for the first
-    for size, larger in reversed(
-        [*itertools.pairwise(sorted(sizes))]
-    ):  # who is interrupted in each call is slower than
+    # kernels are made for the first
+    found = {size: speed(size) for size in (reversed(sizes) if device == "cuda" else sizes)}
+    # a size of which each call was interrupted is much slower than a larger one
+    for size, larger in reversed([*itertools.pairwise(sorted(sizes))]):
         for _ in range(_TRIES):
             if found[size] < _SLOWER * found[larger]:
                 found[size] = max(found[size], speed(size))

@@ -10,7 +10,6 @@ import contextlib
 import sys
 import types
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,8 +35,14 @@ class Read:
     def other(self) -> Any:
         return other_than(self.value)
 
-    def replaced(self) -> AbstractContextManager[None]:
-        return _placed(self, self.other)
+    @contextlib.contextmanager
+    def replaced(self) -> Iterator[None]:
+        """Inside, the other value is there."""
+        self.put(self.other)
+        try:
+            yield
+        finally:
+            self.put(self.value)
 
 
 def other_than(value: Any) -> Any:
@@ -47,15 +52,6 @@ def other_than(value: Any) -> Any:
     if type(value) is str:
         return f"{value}_"
     return value + 1 if type(value) is int else value * 1.5 + 0.25
-
-
-@contextlib.contextmanager
-def _placed(read: Read, new: Any) -> Iterator[None]:
-    read.put(new)
-    try:
-        yield
-    finally:
-        read.put(read.value)
 
 
 def reads(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Read]:

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...ir.evaluate import extent
+
 ZONE = 64  # bytes of each zone
 FENCE = 8 << 20  # bytes of address space on each side that nothing is at
 _PATTERN = 0xFF  # floating numbers of it are NaN, integers -1
@@ -32,9 +34,8 @@ class Guarded:
 
     @classmethod
     def of(cls, tensor: Tensor, zone: int = ZONE) -> Guarded:
-        shape, strides, extent = tensor.shape, tensor.stride(), _extent(tensor)
-        size = tensor.element_size()
-        memory = torch.full((_rounded(extent * size) + 2 * zone,), _PATTERN, dtype=torch.uint8)
+        shape, strides, size = tensor.shape, tensor.stride(), tensor.element_size()
+        memory = torch.full((_rounded(extent(shape, strides) * size) + 2 * zone,), _PATTERN, dtype=torch.uint8)
         values = torch.empty(0, dtype=tensor.dtype)  # no view: graphs may write to it
         values.set_(memory.untyped_storage(), zone // size, shape, strides)
         values.copy_(tensor.detach())
@@ -43,7 +44,7 @@ class Guarded:
     def damage(self, after: Tensor | None = None) -> str:
         """``before`` or ``behind`` where a zone was written to, of ``after`` where that is what came of it; else ""."""
         memory = self.memory if after is None else torch.empty(0, dtype=torch.uint8).set_(after.untyped_storage())
-        end = self.zone + _extent(self.values) * self.values.element_size()
+        end = self.zone + extent(self.values.shape, self.values.stride()) * self.values.element_size()
         for where, found in (("before", memory[: self.zone]), ("behind", memory[end:])):
             if bool((found != _PATTERN).any()):
                 return where
@@ -63,7 +64,7 @@ class Fenced:
     @classmethod
     def of(cls, tensor: Tensor, at_end: bool) -> Fenced:
         """Raises OSError where there is no memory for it."""
-        size = _extent(tensor) * tensor.element_size()
+        size = extent(tensor.shape, tensor.stride()) * tensor.element_size()
         inside = -(-max(size, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
         memory = mmap.mmap(-1, inside + 2 * FENCE)
         whole = torch.frombuffer(memory, dtype=torch.uint8)
@@ -94,13 +95,6 @@ def _libc() -> Any:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _extent(tensor: Tensor) -> int:
-    """The elements from the first one to the last one."""
-    if not tensor.numel():
-        return 0
-    return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-
-
 def _rounded(count: int) -> int:
     return -(-count // ZONE) * ZONE
 
@@ -118,8 +112,8 @@ class _Copy(torch.autograd.Function):
 
 
 class GuardedCalls:
-    """A graph whose inputs are guarded, those of every other call ``at_end`` of a page; ``damage`` says what was written beside them,
-    by the input's number."""
+    """A graph whose inputs are guarded, ``at_end`` of a page or at its beginning; ``damage`` says what was written beside them, by the
+    input's number."""
 
     def __init__(self, call: Any, at_end: bool = True) -> None:
         self._call = call

@@ -130,12 +130,12 @@ class _Trials:
         if random:
             eager = self._our_own(watched) or eager
         others = kinds.other_values(tuple(given), {}) if first else ()
+        native = self.compiled.tried.unit.language == "cpp"
         for number, (kind, values) in enumerate([(name, given), *((k.name, k.args) for k in others)]):
             if time.monotonic() > self.until:
                 self.left += 1
                 continue
             self._say(kind)
-            native = self.compiled.tried.unit.language == "cpp"
             for at_end in (False, True) if native and number == 0 else (bool(number % 2),):
                 with _threads(number):
                     self._compare(kind, watched, eager, values, decided_in_double=not random, at_end=at_end)
