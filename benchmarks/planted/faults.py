@@ -564,6 +564,24 @@ def _without_numbers(row: Any) -> Any:
     return re.sub(r"[23]", "0", row) if isinstance(row, str) else 0 if isinstance(row, (int, float)) else row
 
 
+@fault("lower", function("y = x * 2", "z = torch.erf(y)  # here", "return z.sum(-1)"))
+def argument_of_an_error_function() -> None:
+    """An error function has an argument that is larger by 0.00005, which tolerances for whole models allow."""
+
+    def change(loop: Loop) -> Any:
+        found = []
+        for op in loop.body:
+            if op.op == "erf":
+                factor = replace(op, name=f"{op.name}_factor", op="const", args=(1.00005,))
+                moved = replace(op, name=f"{op.name}_moved", op="mul", args=(op.args[0], factor.name))
+                found += [factor, moved, replace(op, args=(moved.name,))]
+            else:
+                found.append(op)
+        return tuple(found) if len(found) > len(loop.body) else None
+
+    places.bodies(change)
+
+
 # --- what is left beside the values ----------------------------------------------------------------------------------
 
 
