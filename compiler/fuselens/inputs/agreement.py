@@ -21,8 +21,8 @@ from .structures import Values
 _WORSE = 4.0  # times eager's own error (root mean square) that is still rounding
 _LIKE = 1.01  # times eager's own error is that error
 _UNSTEADY = 0.05  # of the values' size: beyond, eager's error says nothing
-_FAR = 16.0  # times eager's own error: what is within tolerances is wrong beyond it,
-_FAR_BITS = 16.0  # where it is also so many last bits of the values' size
+# What is within tolerances is wrong, too, where its error is more than so many times eager's, and than so many last bits of the size
+_FAR = {torch.float32: (16.0, 16.0), torch.bfloat16: (6.0, 2.0), torch.float16: (6.0, 2.0)}
 _SMALLEST = 1e-30  # of what errors are divided by
 Function = Callable[..., Any]
 
@@ -115,10 +115,11 @@ def _closely(expected: torch.Tensor, found: torch.Tensor) -> Closeness:
 def _far(expected: torch.Tensor, found: torch.Tensor, exact: Any) -> str:
     """How much further from the exact values the found ones are than eager's, where that is more than functions of other libraries and
     sums in other orders may be: tolerances leave room for those of a whole model."""
-    if not isinstance(exact, Exact) or expected.dtype is not torch.float32 or torch.equal(expected, found):
+    if not isinstance(exact, Exact) or expected.dtype not in _FAR or torch.equal(expected, found):
         return ""
+    times, bits = _FAR[expected.dtype]
     own, other = distance(exact.value, expected)[0], distance(exact.value, found)[0]
-    if other <= _FAR * own or other <= _FAR_BITS * torch.finfo(expected.dtype).eps:
+    if other <= times * own or other <= bits * torch.finfo(expected.dtype).eps:
         return ""
     return f"the error is {other:.1e} of the values' size, eager's {own:.1e} (root mean squares, beside float64)"
 
