@@ -585,7 +585,7 @@ def argument_of_an_error_function() -> None:
 # --- what is left beside the values ----------------------------------------------------------------------------------
 
 
-@fault("runtime", function("y = x * 2", "z = y.t()", "return y, z  # here"))
+@fault("runtime", function("y = x * 2", "z = y.t()  # here", "return y, z"))
 def view_that_is_a_copy() -> None:
     """A result that is a view of another one is a copy of it."""
     places.calls(

@@ -61,10 +61,10 @@ class Bisection:
     def asked(self, method: wire.Method, path: str, names: tuple[str, ...] = (), **options: Any) -> wire.Event:
         return self.ask(method, path, names, {"dump": str(self.folder)} | options)
 
-    def graphs(self, path: str, function: str, calls: tuple[str, ...] = ()) -> dict[str, Any]:
+    def graphs(self, path: str, function: str, calls: tuple[str, ...] = (), where: str = "") -> dict[str, Any]:
         """What a child wrote (:class:`.graphs.Written`, as plain data): the graphs of the last of the ``calls``, by default of the
-        example inputs. Where there are none, ``raised`` says why."""
-        found = self.asked("graphs", path, (function,), kinds=list(calls))
+        example inputs; ``where`` names what that call leaves, to be told its line. Where there are none, ``raised`` says why."""
+        found = self.asked("graphs", path, (function,), kinds=list(calls), where=where)
         return json.loads(found.text) if found.text else {"raised": answers.verdict_of(found).what, "programs": []}
 
     def probe(self, program: Path, part: Part | None, until: str = "") -> Verdict:

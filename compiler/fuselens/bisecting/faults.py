@@ -50,7 +50,7 @@ class Faults:
         if found.code in _DEATHS:
             inputs = known.at.inputs if known.at else "the example inputs"
             crashed = Tried(inputs, False, found.message, how="raised")
-            return replace(known, tried=(*known.tried, crashed), fault=self.of_crash(crashed))
+            return replace(known, tried=(*known.tried, crashed), fault=self.of_crash(crashed, found.span))
         return Proof(self.function, compiled=False, uncompiled=found.message)
 
     def _of_others(self, inputs: str, why: str) -> Proof:
@@ -67,9 +67,9 @@ class Faults:
         if not failing:
             return None
         first = failing[0]
+        written = self.search.graphs(self.path, self.function, (first.inputs,), first.where)
         if first.how == "drawn":
-            return self._make("FL601", self.place, first, made="the random numbers that it draws in a run")
-        written = self.search.graphs(self.path, self.function, (first.inputs,))
+            return self._make("FL601", _nearest(written), first, made="the random numbers that it draws in a run")
         if found := self._of_graphs(written, first):
             return found
         names = [tried.inputs for tried in proof.tried]
@@ -79,26 +79,26 @@ class Faults:
         if again is None or not again.agrees:
             uncached = self._again(first.inputs, cache=False)
             if uncached is not None and uncached.agrees:
-                return self._make("FL604", self.place, first)
+                return self._make("FL604", _nearest(written), first)
             code = "FL605" if first.how == "raised" else "FL601"
-            return self._make(code, _span(written.get("span")) or self.place, first)
+            return self._make(code, _nearest(written), first)
         if first.how == "unsteady":
-            return self._make("FL603", self.place, first)
-        return self._make("FL602", self.place, first, before="another call")
+            return self._make("FL603", _nearest(written), first)
+        return self._make("FL602", _nearest(written), first, before="another call")
 
     def _of_guards(self, before: Sequence[str], tried: Tried) -> Diagnostic | None:
         """That the call runs what was compiled for one of those ``before``: captured anew, it does so only after that one."""
         for earlier in before:
-            written = self.search.graphs(self.path, self.function, (earlier, tried.inputs))
+            written = self.search.graphs(self.path, self.function, (earlier, tried.inputs), tried.where)
             if written.get("differs"):
                 told = replace(tried, detail=written["how"] or written["differs"])
-                return self._make("FL602", _span(written.get("span")) or self.place, told, before=earlier)
+                return self._make("FL602", _nearest(written), told, before=earlier)
         return None
 
-    def of_crash(self, tried: Tried) -> Diagnostic:
-        """The finding of a proof whose process ended in a compiled call."""
+    def of_crash(self, tried: Tried, place: Span | None) -> Diagnostic:
+        """The finding of a proof whose process ended in a compiled call, at a ``place`` if one is known."""
         written = self.search.graphs(self.path, self.function, (tried.inputs,))
-        return self._of_graphs(written, tried) or self._make("FL605", self.place, tried)
+        return self._of_graphs(written, tried) or self._make("FL605", place, tried)
 
     # --- graphs ----------------------------------------------------------------------------------------------------
 
@@ -161,6 +161,11 @@ class Faults:
 def proof_of(text: str) -> Proof | None:
     """The answer to a ``verify``; None of a child that died."""
     return plain.from_plain(Proof, json.loads(text)) if text else None
+
+
+def _nearest(written: dict[str, Any]) -> Span | None:
+    """The first line whose value differs, or the one that leaves what differs."""
+    return _span(written.get("span")) or _span(written.get("left_at"))
 
 
 def _span(value: Any) -> Span | None:

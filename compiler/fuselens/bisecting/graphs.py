@@ -13,9 +13,11 @@ from ..inputs.graph_programs import Call, GraphProgram, GraphPrograms
 from ..inputs.line_values import Eagerly, LineValues, first_line
 from ..pipeline import REWRITES, Recorder
 from ..pipeline.refusals import restoring, watched
-from ..proving.kinds import Kind, Subject, kinds
+from ..proving import drawn
+from ..proving.kinds import SEED, Kind, Subject, kinds
 from ..record.diagnostics import raised
 from ..record.report import Graph, Span
+from . import leaving
 
 if TYPE_CHECKING:
     from ..capture.frame.captured import Captured
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 @dataclasses.dataclass(frozen=True, slots=True)
 class Written:
     """``differs`` says how the captured function differs from eager, if it does, and ``span`` in which line first; ``raised`` is
-    what eager raised. ``rewrites`` are the names of all rewrites."""
+    what eager raised. ``left_at`` is the line of eager that leaves what was asked for, ``rewrites`` are the names of all rewrites."""
 
     programs: list[GraphProgram]
     differs: str = ""
@@ -32,14 +34,16 @@ class Written:
     breaks: list[str] = dataclasses.field(default_factory=list)
     span: Span | None = None
     how: str = ""
+    left_at: Span | None = None
     rewrites: tuple[str, ...] = REWRITES
 
 
 def write_programs(
-    subject: Subject, name: str, folder: Path, *, gradients: bool, chosen: Sequence[str] = ()
+    subject: Subject, name: str, folder: Path, *, gradients: bool, chosen: Sequence[str] = (), where: str = ""
 ) -> Written:
     """Calls the function eagerly and captured, on its example inputs or on the kinds of calls that are ``chosen``, in their order. What
-    is compared and written is of the last of them: its graphs, with the inputs of that call, go into ``folder``."""
+    is compared and written is of the last of them: its graphs, with the inputs of that call, go into ``folder``.
+    ``where`` names what that call leaves, to be told its line."""
     changes: dict[str, Any] = {"explore": False, "weightless": False, "dump": None, "fallback_random": True}
     config = dataclasses.replace(subject.config, **changes)
     recorder, heard = Recorder(name, "", None, config, texts=False), LineValues()
@@ -49,13 +53,15 @@ def write_programs(
 
     recorder.programs = programs = GraphPrograms(folder, run)
     compiled = api.wrap(subject.target, config, recorder=recorder, owner=object())
-    *before, last = [k for k in kinds(subject) if k.name in chosen] if chosen else [next(kinds(subject))]
+    names = {SEED if name == drawn.NAME else name for name in chosen}
+    *before, last = [k for k in kinds(subject) if k.name in names] if names else [next(kinds(subject))]
     for kind in before:
         with kind.around():
             comparison.observe(compiled, kind.args, kind.kwargs, gradients=gradients and kind.gradients)
     programs.begin_again()
     heard.forget()
-    return _compared(subject, last, recorder, compiled, heard, gradients)
+    written = _compared(subject, last, recorder, compiled, heard, gradients)
+    return dataclasses.replace(written, left_at=leaving.line_of(where, subject.target, last)) if where else written
 
 
 def _compared(

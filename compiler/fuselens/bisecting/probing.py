@@ -81,7 +81,7 @@ def probe(program: Opened, part: Part, until: str, config: Config, slower_than: 
     function, given = program.function(part), program.values(part)
     names = [name for name, _ in part.given]
     try:
-        expected = agreement.observed(function, given, names)
+        expected, memory = agreement.observed_with_memory(function, given, names)
     except Exception as error:  # noqa: BLE001 - the part proves nothing
         return Verdict("invalid", raised(error).splitlines()[0])
     changes = {"mode": program.names.get("MODE", "default"), **program.names.get("OPTIONS", {})}
@@ -90,7 +90,8 @@ def probe(program: Opened, part: Part, until: str, config: Config, slower_than: 
     text = program.lines.text(part)
     compiled = api.wrap(function, config, recorder=recorder, owner=object())
     try:
-        calls = [agreement.observed(compiled, given, names) for _ in range(1 if slower_than is not None else _CALLS)]
+        count = 1 if slower_than is not None else _CALLS
+        calls = [agreement.observed_with_memory(compiled, given, names) for _ in range(count)]
     except Exception as error:  # noqa: BLE001 - what a wrong compiler raises is what is looked for
         return Verdict("raised", raised(error).splitlines()[0], **_facts(recorder, text))
     if slower_than is not None:
@@ -98,10 +99,14 @@ def probe(program: Opened, part: Part, until: str, config: Config, slower_than: 
         slow = ours > slower_than * eager
         return Verdict("slow" if slow else "agrees", _times(eager, ours), **_facts(recorder, text))
     exact = agreement.in_double(function, given, names)  # what float32 leaves open, float64 decides
-    for number, found in enumerate(calls):
-        if differs := agreement.difference(expected, found, exact):
-            where, how = differs
-            return Verdict("differs", how, f"{where}{LATER if number else ''}", **_facts(recorder, text))
+    for kind, right, of_calls, reference in (
+        ("differs", expected, [values for values, _ in calls], exact),
+        ("has other memory", memory, [lies for _, lies in calls], None),
+    ):
+        for number, found in enumerate(of_calls):
+            if differs := agreement.difference(right, found, reference):
+                where, how = differs
+                return Verdict(kind, how, f"{where}{LATER if number else ''}", **_facts(recorder, text))
     return Verdict("agrees", **_facts(recorder, text))
 
 

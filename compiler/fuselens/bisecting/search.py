@@ -27,7 +27,8 @@ _ABOUT = {
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a probe found. ``kind``: "agrees", "differs", "raised", "crashed", "slow", or "invalid" where eager cannot run it."""
+    """What a probe found. ``kind``: "agrees", "differs", "has other memory" (a result, whose values agree), "raised",
+    "crashed", "slow", or "invalid" where eager cannot run it."""
 
     kind: str
     what: str = ""
@@ -38,7 +39,7 @@ class Verdict:
 
     @property
     def fails(self) -> bool:
-        return self.kind in ("differs", "raised", "crashed", "slow")
+        return self.kind not in ("agrees", "invalid")
 
     @property
     def text(self) -> str:

@@ -225,16 +225,16 @@ def verify_function(
 
 def write_graphs(
     path: str | Path, qualname: str, source: str | None, config: Config, gradients: bool, progress: Progress,
-    kinds: Sequence[str] = (),
+    kinds: Sequence[str] = (), where: str = "",
 ) -> graphs.Written:  # fmt: skip
     """Writes the graphs of one function's call as programs into the folder ``config.dump``: of the last of the ``kinds`` of calls,
-    after those before it. Raises FileRefused."""
+    after those before it; ``where`` names what that call leaves, to be told its line. Raises FileRefused."""
     assert config.dump is not None
     folder, config = config.dump, dataclasses.replace(config, dump=None)
     folder.mkdir(parents=True, exist_ok=True)
     with opened_function(path, qualname, source, config, progress) as function:
         progress(f"{qualname}: capture")
-        return graphs.write_programs(function, qualname, folder, gradients=gradients, chosen=kinds)
+        return graphs.write_programs(function, qualname, folder, gradients=gradients, chosen=kinds, where=where)
 
 
 def node_values(path: str | Path, qualname: str, source: str | None = None, config: Config | None = None) -> str:

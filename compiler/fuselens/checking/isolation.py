@@ -690,7 +690,7 @@ def _text_of(
         return changes.answered(request, chosen, progress, seconds)
     asked = request.path, function, request.source, chosen, gradients, progress, request.options.get("kinds", ())
     if request.method == "graphs":
-        return json.dumps(dataclasses.asdict(check.write_graphs(*asked)))
+        return json.dumps(dataclasses.asdict(check.write_graphs(*asked, request.options.get("where", ""))))
     found = check.verify_function(*asked, seconds, known, request.options.get("left_out", ()))
     return json.dumps(dataclasses.asdict(found))
 

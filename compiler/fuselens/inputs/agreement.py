@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from .compared import TOLERANCE, Closeness, closeness, plain, unlike
-from .comparison import copied, interleaved, seeds
+from .comparison import copied, interleaved, memory, seeds
 from .doubled import Doubled, Exact
 from .structures import Values
 
@@ -30,19 +30,33 @@ Function = Callable[..., Any]
 def observed(function: Function, given: Sequence[Any], names: Sequence[str], seed: int = 0) -> Values:
     """Every value that a call leaves: its results, the gradients of inputs that require them, and its inputs afterwards.
     Random numbers begin at the seed."""
+    return observed_with_memory(function, given, names, seed)[0]
+
+
+def observed_with_memory(
+    function: Function, given: Sequence[Any], names: Sequence[str], seed: int = 0
+) -> tuple[Values, Values]:
+    """The values that a call leaves, and whose memory each of its results has, in words."""
     torch.manual_seed(seed)
     inputs: list[Any] = copied(list(given), False)
-    results, gradients = _called(function, inputs)
+    passed = _passed(inputs)
+    results, gradients = _called(function, inputs, passed)
     found: Values = [(f"result {k}", r) for k, r in enumerate(results)]
+    named = [(name, v) for name, v in zip(names, passed, strict=True) if isinstance(v, torch.Tensor)]
+    lies: Values = list(memory(results, named))
     found += [(f"gradient of {names[k]}", g) for k, g in gradients]
-    return found + [(f"{name} afterwards", v) for name, v in zip(names, inputs, strict=True)]
+    return found + [(f"{name} afterwards", v) for name, v in zip(names, inputs, strict=True)], lies
 
 
-def _called(function: Function, given: list[Any]) -> tuple[list[Any], list[tuple[int, Any]]]:
-    """The results, and the gradients of inputs by their number."""
+def _passed(given: list[Any]) -> list[Any]:
+    """A graph may write to what requires a gradient, but not where that is a leaf."""
+    return [v.clone() if isinstance(v, torch.Tensor) and v.requires_grad else v for v in given]
+
+
+def _called(function: Function, given: list[Any], passed: list[Any]) -> tuple[list[Any], list[tuple[int, Any]]]:
+    """The results, and the gradients of what is ``given`` by their number; the function gets what is ``passed``."""
     leaves = [k for k, v in enumerate(given) if isinstance(v, torch.Tensor) and v.requires_grad]
-    # A graph may write to what requires a gradient, but not where that is a leaf.
-    results = function(*(v.clone() if k in leaves else v for k, v in enumerate(given)))
+    results = function(*passed)
     results = list(results) if isinstance(results, (tuple, list)) else [results]
     outputs = [r for r in results if isinstance(r, torch.Tensor) and r.requires_grad]
     if not outputs or not leaves:
@@ -138,17 +152,17 @@ def _other_zeros(expected: torch.Tensor, found: torch.Tensor, exact: Any) -> str
     return f"{count}, first at {at}: eager {expected[at].item()}, compiled {found[at].item()}"
 
 
-def zeros_differ(expected: Values, found: Values) -> bool:
-    """Whether two calls that agree leave zeros of other signs somewhere: float64 says whether that matters."""
-    return any(_with_other_signs(e, f) for (_, e), (_, f) in zip(expected, found, strict=True))
+def in_doubt(expected: Values, found: Values) -> bool:
+    """Whether two calls that agree leave another bit somewhere, or the sign of a zero: float64 says whether that matters."""
+    return any(_with_other_bits(e, f) for (_, e), (_, f) in zip(expected, found, strict=True))
 
 
-def _with_other_signs(one: Any, other: Any) -> bool:
+def _with_other_bits(one: Any, other: Any) -> bool:
     if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor) or not one.is_floating_point():
         return False
     if one.shape != other.shape or one.layout is not torch.strided or one.is_meta:
         return False
-    return bool(((one == 0) & (other == 0) & (torch.signbit(one) != torch.signbit(other))).any())
+    return not torch.equal(one, other) or bool((torch.signbit(one) != torch.signbit(other)).any())
 
 
 def _as_exact(expected: torch.Tensor, found: torch.Tensor, exact: Any) -> bool:
@@ -189,5 +203,5 @@ def distance(right: torch.Tensor, other: torch.Tensor) -> tuple[float, float]:
 def seconds(eager: Function, compiled: Function, given: Sequence[Any]) -> tuple[float, float]:
     """The medians of calls with their gradients, made in turn."""
     inputs = copied(list(given), False)
-    first, second = interleaved(lambda: _called(eager, inputs), lambda: _called(compiled, inputs))
+    first, second = interleaved(*(lambda of=of: _called(of, inputs, _passed(inputs)) for of in (eager, compiled)))
     return statistics.median(first), statistics.median(second)

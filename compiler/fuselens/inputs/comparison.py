@@ -85,7 +85,7 @@ def compare(
         compile_seconds=judged.compiled_notes.seconds, eager_quartiles=_quartiles(times[0]), compiled_quartiles=_quartiles(times[1]),
         speedup=statistics.median(faster) if faster else None, speedup_quartiles=_quartiles(faster) if len(faster) > 1 else None,
         values=tuple(values), more_values=more, kernels=kernels,
-        span=_place(eager, args, kwargs, next(iter(differing)) == "result") if differing else None,
+        span=place(eager, args, kwargs, returned=next(iter(differing)) == "result") if differing else None,
         eager_bytes=eager_bytes, compiled_bytes=compiled_bytes, instead=_instead(target, compiled, (args, kwargs)),
     )  # fmt: skip
 
@@ -256,7 +256,7 @@ def observe(
     copies: dict[int, Any] = {}
     given = copied(args, gradients, copies), copied(kwargs, gradients, copies)
     named = [(f"input {number}", t) for number, t in enumerate(tensors_in(given))]
-    versions = [_version(t) for _, t in named]
+    versions = [version(t) for _, t in named]
     try:
         start = time.perf_counter()
         result = fn(*given[0], **given[1])
@@ -275,8 +275,8 @@ def observe(
             "input": left,
             "state": after,
             "settings": left_set,
-            "memory": dict(_memory(result, named)),
-            "written": [_version(t) != version for (_, t), version in zip(named, versions, strict=True)],
+            "memory": dict(memory(result, named)),
+            "written": [version(t) != before for (_, t), before in zip(named, versions, strict=True)],
         }
     except Exception as error:  # noqa: BLE001 - the user's function may raise anything
         return {"raised": error}
@@ -286,12 +286,12 @@ def observe(
         random.restore()
 
 
-def _version(tensor: torch.Tensor) -> int:
+def version(tensor: torch.Tensor) -> int:
     """How often a tensor was written to, as autograd counts it."""
     return 0 if tensor.is_inference() else tensor._version
 
 
-def _memory(result: Any, named: list[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, str]]:
+def memory(result: Any, named: list[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, str]]:
     """Whose memory each tensor of a result has, how it lies there, and whether it requires a gradient."""
     known = list(named)
     for where, value in leaves("result", result):
@@ -340,12 +340,13 @@ def _target(fn: Any) -> Any:
 
 @contextlib.contextmanager
 def unchanged(*values: Any) -> Iterator[None]:
-    """Puts the state of ``values``, and of random numbers, back afterwards."""
+    """Puts the state of ``values``, torch's settings, and the state of random numbers back afterwards."""
     state = ProgramState(*(_target(v) for v in values if not isinstance(v, torch.Tensor)))
-    random = RandomState()
+    random, settings = RandomState(), TorchSettings()
     try:
         yield
     finally:
+        settings.restore()
         random.restore()
         state.restore()
 
@@ -556,7 +557,7 @@ def _kernel_runs(
         return tuple(timed(probed, *calls))
 
 
-def _place(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], returned: bool) -> Span | None:
+def place(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, returned: bool) -> Span | None:
     """Where the function returned from, in one more eager call, or else its first line; None for what has no code."""
     target: Any = _target(fn)
     target = getattr(type(target), "forward", target) if isinstance(target, torch.nn.Module) else target

@@ -20,8 +20,8 @@ MOST_BYTES = 1 << 30  # of values that are kept
 _COMPILER = str(Path(__file__).resolve().parents[1])
 
 
-def _line() -> tuple[str, int] | None:
-    """The line of the program that calls torch; None where it is the compiler that does."""
+def program_line() -> tuple[str, int] | None:
+    """The line of the program that calls torch, through a mode whose method asks; None where it is the compiler that does."""
     frame: types.FrameType | None = sys._getframe(2)
     while frame is not None:
         file = frame.f_code.co_filename
@@ -79,7 +79,7 @@ class Eagerly(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if (place := _line()) is not None:
+        if (place := program_line()) is not None:
             with torch.no_grad():
                 self.heard.note(place, args[0] if result is None and args else result)  # an assignment to a part
         return result

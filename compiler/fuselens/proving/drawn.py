@@ -14,6 +14,7 @@ import torch
 from ..inputs.structures import Values
 
 NAME = "random numbers of its own, with many seeds"
+WHERE = "random numbers"  # what a call leaves, when it has drawn some
 SEEDS, FEWEST = 64, 24
 _DEVIATIONS = 6.0  # of the difference of two means; by chance once in 10⁹
 _RATIO = 5.0  # of two variances of so many samples; by chance once in 10⁸

@@ -39,7 +39,8 @@ _ENTRIES = 64  # versions of a function that a proof may compile
 _NOISE = 0.05  # of the values' size: a gradient of which eager is as far from float64 is rounding alone
 _DRAWING = 3.0  # seconds of calls with other seeds
 _ROUNDING = 3.0  # seconds of runs with other last bits, after which no more are made
-_MEMORY = ", its memory"  # of a result: where that is, which no rounding decides
+MEMORY = ", its memory"  # behind a result: where that is, which no rounding decides
+WRITTEN = ": written to"  # behind an input
 Progress = Callable[[str], None]
 
 
@@ -152,7 +153,7 @@ class Prover:
         compiled = api.wrap(self.subject.target, config, owner=object())
         eager = functools.partial(self._results, self.subject.target, kind)
         found = drawn.difference(eager, functools.partial(self._results, compiled, kind), count)
-        yield Tried(drawn.NAME, not found, found, how="drawn" if found else "")
+        yield Tried(drawn.NAME, not found, found, how="drawn" if found else "", where=drawn.WHERE)
 
     def _results(self, function: Any, kind: Kind, seed: int) -> Values:
         with torch.random.fork_rng(devices=[]):
@@ -210,7 +211,7 @@ class Prover:
                     where: how
                     for where, how in of.items()
                     if where not in excused
-                    and (where.endswith(_MEMORY) or not rounding.decides(where, expected, call, moved, limits))
+                    and (where.endswith(MEMORY) or not rounding.decides(where, expected, call, moved, limits))
                 }
                 for of, call in zip(differing, found, strict=True)
             ]
@@ -220,7 +221,7 @@ class Prover:
         first = next(iter(how for call in counted for how in call.items()), None)
         if first is not None:
             how = "differs" if all(counted) else "unsteady"
-            return Tried(kind.name, False, ": ".join(first), *errors, how=how)
+            return Tried(kind.name, False, ": ".join(first), *errors, how=how, where=first[0])
         return Tried(kind.name, True, "rounding decides: other last bits change it in eager, too", *errors)
 
 
@@ -259,7 +260,7 @@ def flat(observed: dict[str, Any], arguments: Sequence[str] = (), *, values_only
     if "raised" in observed:
         return [("result", observed["raised"])]
     found = list(leaves("result", observed["result"]))
-    beside: Values = [(where + _MEMORY, said) for where, said in observed["memory"].items()]
+    beside: Values = [(where + MEMORY, said) for where, said in observed["memory"].items()]
     for what in ("gradient", "state"):
         for key, value in observed[what].items():
             found += leaves(place_of(what, key, arguments), value)
@@ -267,7 +268,7 @@ def flat(observed: dict[str, Any], arguments: Sequence[str] = (), *, values_only
         found += leaves(place_of("input", str(number), arguments), value)
     beside += [(f"{name} afterwards", value) for name, value in observed["settings"].items()]
     for number, written in enumerate(observed["written"]):
-        beside.append((f"{place_of('input', str(number), arguments)}: written to", written))
+        beside.append((f"{place_of('input', str(number), arguments)}{WRITTEN}", written))
     found += [] if values_only else beside
     times = Counter(where for where, _ in found)
     seen = Counter[str]()

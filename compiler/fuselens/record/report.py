@@ -881,7 +881,7 @@ class Tried:
     """One kind of call that a function was compared with eager on. ``error`` is the largest difference from eager, ``exact_error`` and
     ``eager_error`` are those of both from float64: root mean squares, relative to those of the values; None where nothing is known.
     ``how`` it does not agree: it "differs", is "unsteady" (differs in some calls), "raised", or has "drawn" random numbers of another
-    distribution."""
+    distribution. ``where`` names what differs first: a result, an input afterwards."""
 
     inputs: str
     agrees: bool
@@ -891,6 +891,7 @@ class Tried:
     eager_error: float | None = None
     how: str = ""
     raises: bool = False  # both do
+    where: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ class _Trials:
         if damaged := guarded.damage or self.damage():
             raise Damages(f"on {kind}, it writes to {damaged}")
         differs = agreement.difference(expected, found, None)
-        if decided_in_double and (differs is not None or agreement.zeros_differ(expected, found)):
+        if decided_in_double and (differs is not None or agreement.in_doubt(expected, found)):
             differs = agreement.difference(expected, found, _in_double(eager, given, names))
         if differs is not None and not self._as_ours(kind, watched, given, names, expected, found):
             where, how = differs
