@@ -213,7 +213,7 @@ class Folds:
         if carried:
             out.put(f"{block} = {function}({carry}, {block})")
             out.put(f"{carry} = {self._last(block)}")
-        self.operations.define(op, block)
+        self.operations.define(op, f"{block} + 0.0" if kind == "logsumexp" else block)  # eager begins at log(0)
 
     def _last(self, block: str) -> str:
         """The last column of a block."""

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from ...ir.contracts.source import KernelInfo, Writer
-from ...ir.loops import element
+from ...ir.loops import Kernel, element
 from .choices.blocks import Launch
 from .operations import Operations
 
@@ -32,7 +32,7 @@ def function(body: Operations, launch: Launch, info: KernelInfo) -> tuple[Writer
     signature |= {names[s]: "i64" for s in info.sizes}
     exact = "libdevice" in body.needs.functions
     how: dict[str, Any] = {
-        "grid": launch.grid, "options": _options(launch, exact), "blocks": dict(launch.constants),
+        "grid": launch.grid, "options": _options(launch, exact or _cancels(body.kernel)), "blocks": dict(launch.constants),
         "signature": signature, "device": buffers[info.arguments[0]].device if info.arguments else "cuda",
         **({"cluster": launch.cluster} if launch.cluster > 1 else {}),
         "interpretable": not exact,
@@ -41,13 +41,24 @@ def function(body: Operations, launch: Launch, info: KernelInfo) -> tuple[Writer
     return out, dataclasses.replace(info, arguments=arguments, launch=how)
 
 
+def _cancels(kernel: Kernel) -> bool:
+    """Whether it has the exponential of a product less something, as a softmax has: of the largest product it has to be one, however
+    large that is. A product and a difference in one operation leave what rounding took from the product."""
+    made = {op.name: op for op in kernel.ops()}
+    for op in kernel.ops():
+        less = made.get(str(op.args[0])) if op.op in ("exp", "exp2") else None
+        if less is not None and less.op == "sub" and any(a in made and made[a].op == "mul" for a in less.args):
+            return True
+    return False
+
+
 def _options(launch: Launch, exact: bool) -> dict[str, Any]:
-    """What Triton's compiler is told. Functions of libdevice compute in pairs of numbers, which fusing a product
+    """What Triton's compiler is told. Denormals are kept, as eager does. Functions of libdevice compute in pairs of numbers, which fusing a product
     with a sum would make inexact: 3.0 ** 1.0 would be less than 3. Elsewhere they are fused, which has to be said: what
     Triton does by itself changes with its version."""
     stages = {"num_stages": launch.stages} if launch.stages else {}
     registers = {"maxnreg": launch.registers} if launch.registers else {}
-    return {"num_warps": launch.warps} | stages | registers | {"enable_fp_fusion": not exact}
+    return {"num_warps": launch.warps} | stages | registers | {"enable_fp_fusion": not exact, "enable_reflect_ftz": False}
 
 
 def _pointee(dtype: str) -> str:

@@ -1,7 +1,7 @@
 """Scalar operations as Triton expressions: one table entry per operation of ``ir.ops``.
 
 Whatever ``tl`` can express is written with it, because ``libdevice`` does not exist under Triton's interpreter; only
-the operations in :data:`LIBDEVICE` need a GPU (or the offline compiler).
+the operations in :data:`LIBDEVICE`, and :data:`DIVISIONS` of floating point numbers, need a GPU (or the offline compiler).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ BITS = {"f64": "i64", "f32": "i32", "i64": "f64", "i32": "f32", "f16": "i16", "b
 LIBDEVICE = frozenset(
     "tan asin acos atan atan2 sinh cosh asinh acosh atanh erfc lgamma hypot nextafter pow".split()
 )  # fmt: skip
+DIVISIONS = frozenset(("fmod", "mod", "floordiv"))  # of floating point numbers: what % gives of these is not exact
 
 FUNCTIONS: dict[str, str] = {
     "f8e4m3_to_f32": """
@@ -156,14 +157,21 @@ def div_floor(a, b):  # integers
     q = a // b
     return tl.where((a % b != 0) & ((a < 0) != (b < 0)), q - 1, q)
 """,
+    "mod_floor_float": """
+@triton.jit
+def mod_floor_float(a, b):
+    r = libdevice.fmod(a, b)
+    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
+""",
     "div_floor_float": """
 @triton.jit
 def div_floor_float(a, b):
-    r = a % b
+    r = libdevice.fmod(a, b)
     q = (a - r) / b  # which is whole but for its rounding
     q = tl.where((r != 0) & ((r < 0) != (b < 0)), q - 1, q)
     f = tl.floor(q)
     f = tl.where(q - f > 0.5, f + 1, f)
+    f = tl.where(q == 0, a / b * 0.0, f)  # with the sign of the quotient
     return tl.where(b == 0, a / b, f)
 """,
     "floor_div": """
@@ -346,8 +354,20 @@ def _shift(sign: str) -> Entry:
     return entry
 
 
-def _floordiv(e: Emitter, op: Op, v: Sequence[Value]) -> str:
-    return _own("div_floor_float" if op.dtype[0] == "f" else "div_floor")(e, op, v)
+def _fmod(e: Emitter, op: Op, v: Sequence[Value]) -> str:
+    return _libdevice("fmod")(e, op, v) if op.dtype[0] == "f" else _infix("%")(e, op, v)
+
+
+def _divided(name: str) -> Entry:
+    """A function of whole numbers, or its form for others, which needs ``fmod``."""
+
+    def entry(e: Emitter, op: Op, v: Sequence[Value]) -> str:
+        if op.dtype[0] != "f":
+            return _own(name)(e, op, v)
+        e.need("libdevice")
+        return _own(f"{name}_float")(e, op, v)
+
+    return entry
 
 
 def _div(e: Emitter, op: Op, v: Sequence[Value]) -> str:
@@ -376,7 +396,7 @@ def _fma(e: Emitter, op: Op, v: Sequence[Value]) -> str:
 
 TABLE: dict[str, Entry] = {
     "add": _infix("+"), "sub": _infix("-"), "mul": _infix("*"), "div": _div,
-    "floordiv": _floordiv, "truncdiv": _truncdiv, "mod": _own("mod_floor"), "fmod": _infix("%"),
+    "floordiv": _divided("div_floor"), "truncdiv": _truncdiv, "mod": _divided("mod_floor"), "fmod": _fmod,
     "neg": _neg, "abs": _call("tl.abs"), "sign": _sign, "fma": _fma,
     "max": _extreme("maximum"), "min": _extreme("minimum"),
     "fmax": _other_than_nan(">"), "fmin": _other_than_nan("<"),
