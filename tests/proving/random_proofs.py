@@ -1,8 +1,8 @@
 """Random graphs proved. Whatever a proof finds there is a wrong answer of ours, or a false alarm: both are to be mended.
 
-python -m tests.proving.random_proofs --graphs 2000 --seed 0 --jobs 2
+python -m tests.proving.random_proofs --graphs 2000 --seed 0 --jobs 2 [--device cuda]
 
-Graphs are proved in processes of their own, some in each: one that dies is a finding, too.
+Graphs are proved in processes of their own, some in each: one that dies is a finding, too, but for calls with which eager ends it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fuselens.record.report import Proof
 
 ROOT = Path(__file__).parents[2]
 MOST_STEPS = 12
@@ -44,16 +47,25 @@ class Found:
         self.findings += other["findings"]
 
 
-def prove(seed: int, number: int) -> Found:
-    """Proves one graph in this process."""
+def prove(seed: int, number: int, device: str = "cpu", left_out: Sequence[str] = (), *, tells: bool = False) -> Found:
+    """Proves one graph in this process. It ``tells`` each step beforehand, as a line of JSON."""
+    import torch
+
     from fuselens.proving.proof import Prover
     from tests.integration import random_graphs
 
     from .test_kinds import Function
 
     program = random_graphs.drawn(Random(f"{seed} {number}"), MOST_STEPS, random_graphs.SIZES)
-    subject = Function(program.function(), tuple(program.arguments().values()))
-    found, proof = Found(1), Prover(subject, f"graph{number}", "").proof(SECONDS)
+    given = (v.to(device) if isinstance(v, torch.Tensor) else v for v in program.arguments().values())
+    subject, found = Function(program.function(), tuple(given)), Found(1)
+
+    def known(proof: Proof) -> None:
+        if tells and proof.at is not None:
+            at = {"inputs": proof.at.inputs, "eager": proof.at.eager}
+            print(json.dumps(at), flush=True, file=sys.__stdout__)  # what a proof prints is not heard
+
+    proof = Prover(subject, f"graph{number}", "", known=known, left_out=left_out).proof(SECONDS)
     for tried in proof.tried:
         name = "rows" if "in place of" in tried.inputs else tried.inputs
         found.tried[name] = found.tried.get(name, 0) + 1
@@ -66,20 +78,24 @@ def prove(seed: int, number: int) -> Found:
     return found
 
 
-def alone(seed: int, first: int, count: int) -> None:
-    """Proves graphs in this process, and prints a line of JSON before and after each."""
+def alone(seed: int, first: int, count: int, device: str, left_out: Sequence[str]) -> None:
+    """Proves graphs in this process, the first without the kinds ``left_out``, and prints lines of JSON about each."""
+    import torch
+
     from fuselens import api
 
     warnings.simplefilter("ignore")
+    torch.set_default_device(None if device == "cpu" else device)
     for number in range(first, first + count):
         print(json.dumps({"begins": number}), flush=True)
-        print(json.dumps(asdict(prove(seed, number))), flush=True)
+        found = prove(seed, number, device, left_out if number == first else (), tells=True)
+        print(json.dumps(asdict(found)), flush=True)
         api.reset()
 
 
-def proved(seed: int, first: int, count: int) -> Found:
+def proved(seed: int, first: int, count: int, device: str = "cpu") -> Found:
     """Proves graphs in a process of its own; in another one, what is left when it dies."""
-    found, end = Found(), first + count
+    found, end, left_out = Found(), first + count, list[str]()
     while first < end:
         command = [
             sys.executable,
@@ -89,6 +105,7 @@ def proved(seed: int, first: int, count: int) -> Found:
             "tests.proving.random_proofs",
             "--alone",
             *map(str, (seed, first, end - first)),
+            *("--device", device, "--left-out", *left_out),
         ]
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}
@@ -100,10 +117,14 @@ def proved(seed: int, first: int, count: int) -> Found:
         if done.returncode == 0:
             return found
         number = next((one["begins"] for one in reversed(said) if "begins" in one), first)
-        found.findings.append(
-            f"seed {seed}, graph {number}: the process ended ({done.returncode})\n{done.stderr[-3000:]}"
-        )
-        first = number + 1
+        at = said[-1] if said and "eager" in said[-1] else {"inputs": "", "eager": False}
+        if at["eager"] and at["inputs"] not in left_out:
+            found.notes["eager ends the process"] = found.notes.get("eager ends the process", 0) + 1
+            first, left_out = number, [*(left_out if number == first else ()), at["inputs"]]
+            continue
+        why = f"the process ended ({done.returncode}) with {at['inputs']}\n{done.stderr[-3000:]}"
+        found.findings.append(f"seed {seed}, graph {number}: {why}")
+        first, left_out = number + 1, []
     return found
 
 
@@ -121,16 +142,22 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="the number of the first graph (0)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--alone", type=int, nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--left-out", nargs="*", default=[], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.alone:
-        alone(*arguments.alone)
+        alone(*arguments.alone, arguments.device, arguments.left_out)
         return 0
     started, all_found = time.monotonic(), Found()
     end = arguments.first + arguments.graphs
     starts = range(arguments.first, end, GRAPHS_PER_PROCESS)
+
+    def proofs_from(at: int) -> Found:
+        return proved(arguments.seed, at, min(GRAPHS_PER_PROCESS, end - at), arguments.device)
+
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        for one in pool.map(lambda at: proved(arguments.seed, at, min(GRAPHS_PER_PROCESS, end - at)), starts):
+        for one in pool.map(proofs_from, starts):
             all_found.add(asdict(one))
             for text in one.findings:
                 print(f"----\n{text}", flush=True)

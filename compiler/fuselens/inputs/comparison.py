@@ -261,6 +261,8 @@ def observe(
         start = time.perf_counter()
         result = fn(*given[0], **given[1])
         found = gradients_of(_modules(keeping, fn, args, kwargs), result, given, materialized=True) if gradients else {}
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()  # what fails there is raised here
         seconds = time.perf_counter() - start
         left_set = TorchSettings().values
         after, left = ProgramState(*roots).values, [_detached(t) for t in tensors_in(given)]

@@ -267,7 +267,7 @@ _OTHERS: dict[str, Rule] = {
     **dict.fromkeys(("slice_scatter", "select_scatter", "diagonal_scatter"), _written),
     **dict.fromkeys((
         "hardtanh", "relu6", "nan_to_num", "_conj_physical", "deg2rad", "rad2deg", "huber_loss", "binary_cross_entropy",
-        "frexp", "fill", "flip", "sort",
+        "frexp", "fill", "flip", "sort", "index_fill",
         "_to_copy", "ones_like", "zeros_like", "full_like", "rand_like", "randn_like", "randint_like", "index_put",
         "_prelu_kernel", "exponential", "cauchy", "geometric", "log_normal",
     ), _like_first),
@@ -276,7 +276,7 @@ _OTHERS: dict[str, Rule] = {
     **dict.fromkeys((
         "masked_fill", "rrelu", "rrelu_with_noise", "rrelu_with_noise_functional", "log_sigmoid_forward", "tril", "triu",
         "nll_loss2d_forward", "pow.Scalar", "native_layer_norm", "_softmax", "_log_softmax", "renorm", "isin", "diag_embed",
-        "grid_sampler_2d", "grid_sampler_3d", "normal.Tensor_Tensor", "index_add", "index_copy",
+        "grid_sampler_2d", "grid_sampler_3d", "normal.Tensor_Tensor", "index_add", "index_copy", "bernoulli",
     ), _contiguous),
     **dict.fromkeys((
         "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional",

@@ -52,12 +52,30 @@ def run(fake_mode: Any, kind: str, target: Any, args: Arguments, kwargs: Options
                     raise Break(code, what=what, why=why)
             if target in _CELLS and (key := _cell(target, args)) is not None:
                 return _of_cell(fake_mode, key, target, args)
+            if target in _DROPOUTS and _drops_nothing(target, args, kwargs):
+                return (kwargs | dict(zip(_DROPOUTS[target], args, strict=False)))["input"]
             with torch_private.asking_nested(args):
                 return _ran(function, rest, kwargs, fixes_sizes)
     except Break:
         raise
     except Exception as error:  # noqa: BLE001 - an operator may raise anything; eager raises it again
         raise _break_of(error, what) from None
+
+
+_DROPOUTS = {
+    torch.nn.functional.dropout: ("input", "p", "training", "inplace"), torch.dropout: ("input", "p", "train"),
+}  # fmt: skip
+
+
+def _drops_nothing(target: Any, args: Arguments, kwargs: Options) -> bool:
+    """Whether a dropout gives its very input, which fake tensors copy in inference mode."""
+    if not torch.is_inference_mode_enabled():
+        return False
+    given = kwargs | dict(zip(_DROPOUTS[target], args, strict=False))
+    trains = given.get("training", given.get("train", True))
+    return isinstance(given.get("input"), torch.Tensor) and (
+        trains is False or type(p := given.get("p", 0.5)) in (int, float) and p == 0
+    )
 
 
 # One is twenty operators, and loops call it hundreds of times with tensors of the same sizes.
@@ -237,6 +255,15 @@ def _reads_lengths(target: Any, args: Arguments, kwargs: Options) -> bool:
     return target in _RECURRENT and len(args) > 3 and isinstance(args[3], (tuple, list))
 
 
+def _joins_other_halves(target: Any, args: Arguments, kwargs: Options) -> bool:
+    """Whether parts of a tensor are put together by ``roll``, in another half precision than that of autocast on a CPU."""
+    if target not in (torch.roll, "roll") or not torch.is_autocast_enabled("cpu"):
+        return False
+    x = args[0] if args else kwargs.get("input")
+    halves = {torch.float16, torch.bfloat16} - {torch.get_autocast_dtype("cpu")}
+    return isinstance(x, torch.Tensor) and x.device.type == "cpu" and x.dtype in halves
+
+
 _REFUSALS: tuple[tuple[Callable[[Any, Arguments, Options], bool], str, str], ...] = (
     (_mask_misfits, "FL107", "the mask does not have the shape of what it selects from"),
     (_subtracts_booleans, "FL107", "booleans are not subtracted"),
@@ -244,6 +271,7 @@ _REFUSALS: tuple[tuple[Callable[[Any, Arguments, Options], bool], str, str], ...
     (_mixes_dtypes, "FL107", "its operands have different dtypes"),
     (_divides_by_zero, "FL107", "integers are divided by zero"),
     (_puts_other_dtype, "FL107", "the values do not have the dtype of what they are put into"),
+    (_joins_other_halves, "FL107", "autocast joins no parts of this dtype"),
     (_reads_lengths, "FL102", "it reads how many sequences there are at each step"),
 )
 
