@@ -56,8 +56,9 @@ def prove(seed: int, number: int, device: str = "cpu", left_out: Sequence[str] =
 
     from .test_kinds import Function
 
-    program = random_graphs.drawn(Random(f"{seed} {number}"), MOST_STEPS, random_graphs.SIZES)
-    given = (v.to(device) if isinstance(v, torch.Tensor) else v for v in program.arguments().values())
+    with torch.device("cpu"):
+        program = random_graphs.drawn(Random(f"{seed} {number}"), MOST_STEPS, random_graphs.SIZES)
+        given = [v.to(device) if isinstance(v, torch.Tensor) else v for v in program.arguments().values()]
     subject, found = Function(program.function(), tuple(given)), Found(1)
 
     def known(proof: Proof) -> None:
