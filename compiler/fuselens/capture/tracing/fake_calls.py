@@ -264,6 +264,17 @@ def _joins_other_halves(target: Any, args: Arguments, kwargs: Options) -> bool:
     return isinstance(x, torch.Tensor) and x.device.type == "cpu" and x.dtype in halves
 
 
+_ADDING_UP = {torch.trace, torch.mvlgamma, torch.special.multigammaln, "trace", "mvlgamma", "mvlgamma_"}
+
+
+def _adds_up_under_autocast(target: Any, args: Arguments, kwargs: Options) -> bool:
+    """Whether a kernel for a GPU calls a sum, which autocast makes one in float32, and the result with it."""
+    if target not in _ADDING_UP or not torch.is_autocast_enabled("cuda"):
+        return False
+    x = args[0] if args else kwargs.get("input")
+    return isinstance(x, torch.Tensor) and x.device.type == "cuda" and x.dtype in (torch.float16, torch.bfloat16)
+
+
 _REFUSALS: tuple[tuple[Callable[[Any, Arguments, Options], bool], str, str], ...] = (
     (_mask_misfits, "FL107", "the mask does not have the shape of what it selects from"),
     (_subtracts_booleans, "FL107", "booleans are not subtracted"),
@@ -272,6 +283,7 @@ _REFUSALS: tuple[tuple[Callable[[Any, Arguments, Options], bool], str, str], ...
     (_divides_by_zero, "FL107", "integers are divided by zero"),
     (_puts_other_dtype, "FL107", "the values do not have the dtype of what they are put into"),
     (_joins_other_halves, "FL107", "autocast joins no parts of this dtype"),
+    (_adds_up_under_autocast, "FL107", "eager adds up in float32 inside of it under autocast"),
     (_reads_lengths, "FL102", "it reads how many sequences there are at each step"),
 )
 
