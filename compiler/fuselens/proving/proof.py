@@ -182,6 +182,8 @@ class Prover:
             return Tried(
                 kind.name, True, f"both raise; eager {said}, and fullgraph=True that it is raised", raises=True
             )
+        if found is None and isinstance(error, NotImplementedError) and " not implemented for " in str(error):
+            return Tried(kind.name, True, f"eager has no kernel: {said}", raises=True)
         other = f"raises {raised(call['raised']).splitlines()[0]}" if "raised" in call else "returns"
         return Tried(kind.name, False, f"eager raises {said}, compiled {other}", how="raised")
 

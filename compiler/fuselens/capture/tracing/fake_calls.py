@@ -264,6 +264,23 @@ def _joins_other_halves(target: Any, args: Arguments, kwargs: Options) -> bool:
     return isinstance(x, torch.Tensor) and x.device.type == "cpu" and x.dtype in halves
 
 
+def _selects_beyond(target: Any, args: Arguments, kwargs: Options) -> bool:
+    """Whether ``select`` asks for an element that a dimension does not have."""
+    if target not in (torch.select, "select"):
+        return False
+    given = kwargs | dict(zip(("input", "dim", "index"), args, strict=False))
+    x, dim, index = (given.get(name) for name in ("input", "dim", "index"))
+    if (
+        not isinstance(x, torch.Tensor)
+        or type(dim) is not int
+        or type(index) is not int
+        or not -x.dim() <= dim < x.dim()
+    ):
+        return False
+    size = x.shape[dim]
+    return type(size) is int and not -size <= index < size
+
+
 _ADDING_UP = {torch.trace, torch.mvlgamma, torch.special.multigammaln, "trace", "mvlgamma", "mvlgamma_"}
 
 
@@ -280,6 +297,7 @@ _REFUSALS: tuple[tuple[Callable[[Any, Arguments, Options], bool], str, str], ...
     (_subtracts_booleans, "FL107", "booleans are not subtracted"),
     (_chooses_from_nothing, "FL107", "there are no elements to choose from"),
     (_mixes_dtypes, "FL107", "its operands have different dtypes"),
+    (_selects_beyond, "FL107", "there is no such element"),
     (_divides_by_zero, "FL107", "integers are divided by zero"),
     (_puts_other_dtype, "FL107", "the values do not have the dtype of what they are put into"),
     (_joins_other_halves, "FL107", "autocast joins no parts of this dtype"),

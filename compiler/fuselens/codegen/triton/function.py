@@ -58,7 +58,9 @@ def _options(launch: Launch, exact: bool) -> dict[str, Any]:
     Triton does by itself changes with its version."""
     stages = {"num_stages": launch.stages} if launch.stages else {}
     registers = {"maxnreg": launch.registers} if launch.registers else {}
-    return {"num_warps": launch.warps} | stages | registers | {"enable_fp_fusion": not exact, "enable_reflect_ftz": False}
+    return (
+        {"num_warps": launch.warps} | stages | registers | {"enable_fp_fusion": not exact, "enable_reflect_ftz": False}
+    )
 
 
 def _pointee(dtype: str) -> str:
