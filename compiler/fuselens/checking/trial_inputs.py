@@ -62,7 +62,9 @@ class _Change:
 
     def floats(self, x: torch.Tensor) -> torch.Tensor:
         alternate = -1.0 if self.position % 2 else 1.0
-        fresh = torch.randn(x.shape, generator=self.generator, dtype=x.dtype if x.is_complex() else torch.float32)
+        fresh = torch.randn(
+            x.shape, generator=self.generator, device="cpu", dtype=x.dtype if x.is_complex() else torch.float32
+        )
         fresh = fresh.to(x.device)
         of_variant: dict[int, Callable[[], torch.Tensor]] = {
             1: lambda: fresh, 2: lambda: x.abs(), 3: lambda: -x.abs(), 6: lambda: torch.zeros_like(x), 7: lambda: x * 10,
@@ -83,9 +85,9 @@ class _Change:
     def chosen(self, x: torch.Tensor, *, shuffled: bool) -> torch.Tensor:
         count = x.numel()
         order = (
-            torch.randperm(count, generator=self.generator)
+            torch.randperm(count, generator=self.generator, device="cpu")
             if shuffled
-            else torch.randint(count, (count,), generator=self.generator)
+            else torch.randint(count, (count,), generator=self.generator, device="cpu")
         )
         return x.detach().flatten()[order.to(x.device)].reshape(x.shape)
 

@@ -120,9 +120,9 @@ class Imagined:
             if base.dtype == dtype:
                 return base.as_strided(sizes, strides, int(base.storage_offset()) + size(buffer.offset))
             start = int(base.storage_offset()) * base.element_size() // dtype.itemsize + size(buffer.offset)
-            return torch.empty(0, dtype=dtype).set_(base.untyped_storage(), start, sizes, strides)  # type: ignore[call-overload]
+            return torch.empty(0, dtype=dtype, device=base.device).set_(base.untyped_storage(), start, sizes, strides)  # type: ignore[call-overload]
         storage = self._storage(root, held, made, dtype)
-        return torch.empty(0, dtype=dtype).set_(storage, size(buffer.offset), sizes, strides)  # type: ignore[call-overload]
+        return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, size(buffer.offset), sizes, strides)  # type: ignore[call-overload]
 
     def _storage(self, root: str, held: dict[str, int], made: dict[str, Any], dtype: torch.dtype) -> Any:
         """The memory of a result: one for all that lie in it."""

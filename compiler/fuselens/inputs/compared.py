@@ -161,7 +161,7 @@ def _rows(name: str, expected: Any, actual: Any) -> list[Compared]:
         pairs = enumerate(zip(expected, actual, strict=True))
         return [row for key, (e, a) in pairs for row in _rows(f"{name}[{key}]", e, a)]
     if alike and type(expected) is float:
-        made = _row(name, torch.tensor(expected), torch.tensor(actual))
+        made = _row(name, *(torch.tensor(v, device="cpu") for v in (expected, actual)))
         return [replace(made, dtype="float", first=None, eager=_text(expected), compiled=_text(actual))]
     try:
         agrees = alike and bool(expected == actual or expected is actual or expected != expected)

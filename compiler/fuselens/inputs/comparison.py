@@ -466,7 +466,7 @@ def gradients_of(module: Any, result: Any, inputs: Any, *, materialized: bool = 
 def seeds(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
     """What gradients start from: no two elements alike, so that none takes another's place unseen."""
     return [
-        torch.linspace(0.5, 1.5, t.numel(), dtype=torch.float64).reshape(t.shape).to(t.dtype).to(t.device)
+        torch.linspace(0.5, 1.5, t.numel(), dtype=torch.float64, device="cpu").reshape(t.shape).to(t.dtype).to(t.device)
         for t in outputs
     ]
 
@@ -493,7 +493,7 @@ def differ(expected: Any, actual: Any, where: str, worst: list[float] | None = N
             return f"{where}: lengths differ: {len(expected)} and {len(actual)}"
         pairs = [(f"{where}[{i}]", e, a) for i, (e, a) in enumerate(zip(expected, actual, strict=True))]
     elif type(expected) is float:  # out of a tensor, mostly
-        return _differ_tensors(torch.tensor(expected), torch.tensor(actual), where, worst)
+        return _differ_tensors(*(torch.tensor(v, device="cpu") for v in (expected, actual)), where, worst)
     else:
         try:
             same = bool(expected == actual) or expected is actual or (expected != expected and actual != actual)

@@ -426,14 +426,14 @@ def _dtype(hint: Any, name: str) -> torch.dtype:
 
 def random_tensor(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
     """Normal floats; integers 0 and 1, which are valid indices and class labels nearly everywhere (0–255 for bytes,
-    which are images)."""
-    if dtype == torch.bool:
-        return torch.randint(0, 2, shape, generator=generator).bool()
+    which are images). They are the same on every device; it is the default one that they are on."""
     if dtype.is_complex:
-        return torch.randn(shape, generator=generator, dtype=dtype)
-    if dtype.is_floating_point:
-        return torch.randn(shape, generator=generator).to(dtype)
-    return torch.randint(0, 256 if dtype == torch.uint8 else 2, shape, generator=generator).to(dtype)
+        made = torch.randn(shape, generator=generator, device="cpu", dtype=dtype)
+    elif dtype.is_floating_point:
+        made = torch.randn(shape, generator=generator, device="cpu")
+    else:
+        made = torch.randint(0, 256 if dtype == torch.uint8 else 2, shape, generator=generator, device="cpu")
+    return made.to(torch.get_default_device(), dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ class Rounding(torch_private.RecordingMode):
             return result
         most = _ROUNDED_OFF * math.log2(count) * torch.finfo(result.dtype).eps
         shape = () if self._alike else result.shape
-        parts = torch.rand(shape, generator=self._bits, dtype=result.dtype).to(result.device) * 2 - 1
+        parts = torch.rand(shape, generator=self._bits, device="cpu", dtype=result.dtype).to(result.device) * 2 - 1
         return result * (1 + most * (torch.full_like(result, self._side) if self._side else parts))
 
     def _limited(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
@@ -90,7 +90,9 @@ class Rounding(torch_private.RecordingMode):
             if self._side:
                 signs = torch.full_like(value, self._side, dtype=torch.int8)
             else:
-                signs = torch.randint(-1, 2, value.shape, generator=self._bits, dtype=torch.int8).to(value.device)
+                signs = torch.randint(-1, 2, value.shape, generator=self._bits, device="cpu", dtype=torch.int8).to(
+                    value.device
+                )
             stays = (signs == 0) | (value == 0) | torch.isinf(value)  # these are what they are by no rounding
             return torch.where(stays, value, torch.nextafter(value, signs * torch.full_like(value, float("inf"))))
 
@@ -129,7 +131,7 @@ def _index_put(
     first = dims[0] if dims == [*range(dims[0], dims[0] + len(dims))] else 0
     others = [n for d, n in enumerate(x.shape) if d not in dims]
     full = values.broadcast_to(*others[:first], *shape, *others[first:])
-    order = torch.randperm(count, generator=bits).to(x.device)
+    order = torch.randperm(count, generator=bits, device="cpu").to(x.device)
     flat = full.reshape(*others[:first], count, *others[first:]).index_select(first, order)
     new: list[Any] = [None] * len(indices)
     for d, place in zip(dims, places, strict=True):
@@ -140,7 +142,7 @@ def _index_put(
 def _index_copy(
     bits: torch.Generator, x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor
 ) -> tuple[Any, ...]:
-    order = torch.randperm(index.numel(), generator=bits).to(index.device)
+    order = torch.randperm(index.numel(), generator=bits, device="cpu").to(index.device)
     return x, dim, index.reshape(-1)[order], source.index_select(dim, order)
 
 
@@ -149,7 +151,7 @@ def _scatter(
 ) -> tuple[Any, ...]:
     if not isinstance(src, torch.Tensor):
         raise TypeError  # one number for all
-    order = torch.randperm(index.shape[dim], generator=bits).to(index.device)
+    order = torch.randperm(index.shape[dim], generator=bits, device="cpu").to(index.device)
     for d, size in enumerate(index.shape):
         src = src.narrow(d, 0, size)
     return x, dim, index.index_select(dim, order), src.index_select(dim, order)

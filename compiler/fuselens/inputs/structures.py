@@ -37,6 +37,6 @@ def leaves(where: str, value: Any) -> Iterator[tuple[str, Any]]:
         for number, item in enumerate(value):
             yield from leaves(f"{where}[{number}]", item)
     elif hasattr(value, "__array_interface__") and not isinstance(value, type):
-        yield where, torch.as_tensor(value)
+        yield where, torch.as_tensor(value, device="cpu")
     else:
         yield where, value

@@ -93,13 +93,13 @@ def _unwritten(like: torch.Tensor) -> torch.Tensor:
     """A new tensor of that layout, on memory that the system has not given yet: zeros, to one who reads them."""
     extent = 1 + sum((n - 1) * stride for n, stride in zip(like.shape, like.stride(), strict=True))
     storage = memory_of(extent * like.dtype.itemsize, like.dtype)
-    return torch.empty(0, dtype=like.dtype).set_(storage, 0, like.shape, like.stride())  # type: ignore[call-overload]
+    return torch.empty(0, dtype=like.dtype, device="cpu").set_(storage, 0, like.shape, like.stride())  # type: ignore[call-overload]
 
 
 def memory_of(count: int, dtype: torch.dtype) -> torch.UntypedStorage:
     """Bytes that the system has not given yet, or, where they are few, with halves (of integers, zeros) in them."""
     if count < _PAGE:
-        made = torch.empty(-(-count // dtype.itemsize), dtype=dtype)
+        made = torch.empty(-(-count // dtype.itemsize), dtype=dtype, device="cpu")
         return made.fill_(0.5 if dtype.is_floating_point or dtype.is_complex else 0).untyped_storage()
     return torch.frombuffer(mmap.mmap(-1, count, **_UNRESERVED), dtype=torch.uint8).untyped_storage()
 

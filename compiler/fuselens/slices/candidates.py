@@ -33,8 +33,8 @@ class Shape(NamedTuple):
             return torch.empty(self.sizes, dtype=self.dtype, device=device)
         generator = torch.Generator().manual_seed(0)
         if self.dtype.is_floating_point:
-            return torch.randn(self.sizes, generator=generator).to(device, self.dtype)
-        return torch.randint(self.bound or 2, self.sizes, generator=generator).to(device, self.dtype)
+            return torch.randn(self.sizes, generator=generator, device="cpu").to(device, self.dtype)
+        return torch.randint(self.bound or 2, self.sizes, generator=generator, device="cpu").to(device, self.dtype)
 
 
 Choice = Shape | torch.device | int | float

@@ -74,7 +74,7 @@ def _drops_nothing(target: Any, args: Arguments, kwargs: Options) -> bool:
     given = kwargs | dict(zip(_DROPOUTS[target], args, strict=False))
     trains = given.get("training", given.get("train", True))
     return isinstance(given.get("input"), torch.Tensor) and (
-        trains is False or type(p := given.get("p", 0.5)) in (int, float) and p == 0
+        trains is False or (type(p := given.get("p", 0.5)) in (int, float) and p == 0)
     )
 
 

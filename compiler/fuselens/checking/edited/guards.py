@@ -35,15 +35,21 @@ class Guarded:
     @classmethod
     def of(cls, tensor: Tensor, zone: int = ZONE) -> Guarded:
         shape, strides, size = tensor.shape, tensor.stride(), tensor.element_size()
-        memory = torch.full((_rounded(extent(shape, strides) * size) + 2 * zone,), _PATTERN, dtype=torch.uint8)
-        values = torch.empty(0, dtype=tensor.dtype)  # no view: graphs may write to it
+        memory = torch.full(
+            (_rounded(extent(shape, strides) * size) + 2 * zone,), _PATTERN, dtype=torch.uint8, device="cpu"
+        )
+        values = torch.empty(0, dtype=tensor.dtype, device="cpu")  # no view: graphs may write to it
         values.set_(memory.untyped_storage(), zone // size, shape, strides)
         values.copy_(tensor.detach())
         return cls(values, memory, zone)
 
     def damage(self, after: Tensor | None = None) -> str:
         """``before`` or ``behind`` where a zone was written to, of ``after`` where that is what came of it; else ""."""
-        memory = self.memory if after is None else torch.empty(0, dtype=torch.uint8).set_(after.untyped_storage())
+        memory = (
+            self.memory
+            if after is None
+            else torch.empty(0, dtype=torch.uint8, device="cpu").set_(after.untyped_storage())
+        )
         end = self.zone + extent(self.values.shape, self.values.stride()) * self.values.element_size()
         for where, found in (("before", memory[: self.zone]), ("behind", memory[end:])):
             if bool((found != _PATTERN).any()):
@@ -72,7 +78,7 @@ class Fenced:
         for fence in (whole.data_ptr(), pages.data_ptr() + inside):
             _protect(fence)
         start = inside - size if at_end else 0
-        values = torch.empty(0, dtype=tensor.dtype)
+        values = torch.empty(0, dtype=tensor.dtype, device="cpu")
         first = (FENCE + start) // tensor.element_size()
         values.set_(whole.untyped_storage(), first, tensor.shape, tensor.stride())
         values.copy_(tensor.detach())
