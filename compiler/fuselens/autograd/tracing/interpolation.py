@@ -1,7 +1,7 @@
-"""Linear and cubic interpolation of symbolic sizes, as the operator that eager calls.
+"""Interpolation of symbolic sizes, as the operator that eager calls.
 
 What computes the sizes of the result takes no symbolic ones in C++. Torch's rules in Python replace it, and the operator with it: by
-sums of weighted neighbours. These are other numbers where a neighbour with a weight of zero is infinite.
+sums of weighted neighbours. These are other numbers where a neighbour with a weight of zero is infinite, and autocast does not see them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,14 @@ _OPERATORS = {
     ("trilinear", 5): aten.upsample_trilinear3d.default,
     ("bicubic", 4): aten.upsample_bicubic2d.default,
 }
+_NEAREST = {
+    ("nearest", 3): aten.upsample_nearest1d.default,
+    ("nearest", 4): aten.upsample_nearest2d.default,
+    ("nearest", 5): aten.upsample_nearest3d.default,
+    ("nearest-exact", 3): aten._upsample_nearest_exact1d.default,
+    ("nearest-exact", 4): aten._upsample_nearest_exact2d.default,
+    ("nearest-exact", 5): aten._upsample_nearest_exact3d.default,
+}
 
 
 def whole_interpolation(
@@ -35,8 +43,8 @@ def whole_interpolation(
     antialias: bool = False,
 ) -> Tensor | None:
     """What ``F.interpolate`` returns, by one operator; None where its function has to choose."""
-    operator = _OPERATORS.get((mode, x.ndim))
-    if operator is None or antialias or torch.are_deterministic_algorithms_enabled():
+    operator, nearest = _OPERATORS.get((mode, x.ndim)), _NEAREST.get((mode, x.ndim))
+    if (operator or nearest) is None or antialias or torch.are_deterministic_algorithms_enabled():
         return None
     scales: Sequence[Any] = [None] * (x.ndim - 2)
     if size is not None:
@@ -50,6 +58,9 @@ def whole_interpolation(
         else:
             sizes = [torch.sym_int(n * s) for n, s in zip(x.shape[2:], scales, strict=True)]
     with torch_private.no_python_rules():
+        if nearest is not None:
+            return nearest(x, sizes, *scales)
+        assert operator is not None
         return operator(x, sizes, bool(align_corners), *scales)
 
 

@@ -168,6 +168,9 @@ class Outputs:
     def _described(self, k: int, t: Any) -> Output:
         if not isinstance(t, torch.Tensor):
             return self._number(t)
+        seen = self.captured[k]
+        if isinstance(seen, torch.Tensor) and seen.dtype != t.dtype:
+            raise Untraceable(f"its result {k} is {t.dtype} here, and {seen.dtype} in eager")
         first = self._first.setdefault(id(t), k)
         if first != k:
             return Output("same", first, requires_grad=t.requires_grad)
