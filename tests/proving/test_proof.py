@@ -61,6 +61,12 @@ def asks(x: torch.Tensor) -> torch.Tensor:
     return x * (3 if torch.compiler.is_compiling() else 2)
 
 
+def asks_and_raises(x: torch.Tensor) -> torch.Tensor:
+    if torch.compiler.is_compiling() and x.shape[0] < 3:
+        raise ValueError("too few")
+    return x * 2
+
+
 def varies(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     deviation, mean = torch.std_mean(x, 0)  # eager: in double precision, and infinities make a mean that is no number
     return x / deviation + torch.nan_to_num(mean), mean
@@ -80,7 +86,7 @@ GOOD = [
     (asks, (torch.randn(4),)), (branches, (torch.randn(4, 3), 3)), (writes, (torch.randn(4, 3), torch.randn(4, 3))),
     (draws, (torch.randn(8),)), (raises, (torch.randn(4, 4),)), (half, (torch.randn(8, 8),)), (counted, (torch.randn(9),)),
     (MODEL, (torch.randn(6, 4),)), (varies, (torch.randn(8, 3),)),
-    (chaotic, (torch.randn(100, 8),)), (wrapped, (torch.randn(4, 3),)),
+    (chaotic, (torch.randn(100, 8),)), (wrapped, (torch.randn(4, 3),)), (asks_and_raises, (torch.randn(4, 3),)),
 ]  # fmt: skip
 
 

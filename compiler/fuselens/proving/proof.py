@@ -41,6 +41,7 @@ _DRAWING = 3.0  # seconds of calls with other seeds
 _ROUNDING = 3.0  # seconds of runs with other last bits, after which no more are made
 MEMORY = ", its memory"  # behind a result: where that is, which no rounding decides
 WRITTEN = ": written to"  # behind an input
+_ASKS = "the function asks whether it is compiled"
 Progress = Callable[[str], None]
 
 
@@ -133,6 +134,10 @@ class Prover:
             call = self._observed(self.compiled, kind, gradients)
             if "raised" in call:
                 said = raised(call["raised"]).splitlines()[0]
+                with _as_if_compiled():
+                    other = self._observed(self.subject.target, kind, gradients)
+                if type(other.get("raised")) is type(call["raised"]):
+                    return Tried(kind.name, True, f"{_ASKS}, and raises {said} then, too", raises=True)
                 return Tried(kind.name, False, f"the compiled call raised {said}", how="raised")
             found.append(flat(call, arguments))
         if kind.name == DENORMALS:
@@ -197,9 +202,7 @@ class Prover:
             other = self._eager(kind, gradients)
         asks = next(agreement.differences(expected, other, exact), None) is not None
         if asks and not any(next(agreement.differences(other, call, None), None) for call in found):
-            return Tried(
-                kind.name, True, "the function asks whether it is compiled, and computes something else then", *errors
-            )
+            return Tried(kind.name, True, f"{_ASKS}, and computes something else then", *errors)
         # a clock, an iterator, a file: what differs from call to call of eager proves nothing
         again = self._eager(kind, gradients)
         excused = {where for where, _ in agreement.differences(expected, again, None)}
