@@ -16,7 +16,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
@@ -152,13 +152,15 @@ def main() -> int:
         return 0
     started, all_found = time.monotonic(), Found()
     end = arguments.first + arguments.graphs
-    starts = range(arguments.first, end, GRAPHS_PER_PROCESS)
+    step = GRAPHS_PER_PROCESS if arguments.device == "cpu" else 4  # kernels for a card take long to compile
 
     def proofs_from(at: int) -> Found:
-        return proved(arguments.seed, at, min(GRAPHS_PER_PROCESS, end - at), arguments.device)
+        return proved(arguments.seed, at, min(step, end - at), arguments.device)
 
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        for one in pool.map(proofs_from, starts):
+        futures = [pool.submit(proofs_from, at) for at in range(arguments.first, end, step)]
+        for future in as_completed(futures):
+            one = future.result()
             all_found.add(asdict(one))
             for text in one.findings:
                 print(f"----\n{text}", flush=True)
