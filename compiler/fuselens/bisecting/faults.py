@@ -50,7 +50,8 @@ class Faults:
         if found.code in _DEATHS:
             inputs = known.at.inputs if known.at else "the example inputs"
             crashed = Tried(inputs, False, found.message, how="raised")
-            return replace(known, tried=(*known.tried, crashed), fault=self.of_crash(crashed, found.span))
+            fault = self.of_proof(known) or self.of_crash(crashed, found.span)  # what differs tells more than a crash
+            return replace(known, tried=(*known.tried, crashed), fault=fault)
         return Proof(self.function, compiled=False, uncompiled=found.message)
 
     def _of_others(self, inputs: str, why: str) -> Proof:
