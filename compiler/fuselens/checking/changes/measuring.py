@@ -36,7 +36,8 @@ from .clock import Clock
 from .comparing import Around, Comparison, Differs, changes_text, modules_of
 
 _SECONDS = 2.5  # of calls in turn, where there is so much time
-_SHORTEST = 200e-6  # that calls between two looks at the clock take at least
+_SHORTEST = 2e-3  # that calls between two looks at the clock take at least
+_LONG = 20e-3  # a call: what the other function left in the caches does not count
 _MOST_AT_A_TIME = 50
 _FEWEST, _MOST = 9, 400  # pairs of calls
 _GAIN = 0.03  # of the time, or of the memory: what gains less is not told from noise
@@ -191,6 +192,8 @@ def _timed(
     synchronize = torch.cuda.synchronize if on_gpu else lambda: None
 
     def timed(call: Callable[[], object], count: int) -> float:
+        if not long:
+            call()  # after the other function the caches hold nothing of this one
         synchronize()
         start = clock()
         for _ in range(count):
@@ -200,7 +203,9 @@ def _timed(
 
     first()
     second()
-    count = max(1, min(_MOST_AT_A_TIME, int(_SHORTEST / max(min(timed(first, 1), timed(second, 1)), 1e-7))))
+    long = False
+    once = max(min(timed(first, 1), timed(second, 1)), 1e-7)
+    count, long = max(1, min(_MOST_AT_A_TIME, int(_SHORTEST / once))), once > _LONG
     end, pairs = time.perf_counter() + seconds, list[tuple[float, float]]()
     while len(pairs) < _MOST and (len(pairs) < _FEWEST or time.perf_counter() < end):
         if len(pairs) % 2:
