@@ -493,7 +493,8 @@ def differ(expected: Any, actual: Any, where: str, worst: list[float] | None = N
             return f"{where}: lengths differ: {len(expected)} and {len(actual)}"
         pairs = [(f"{where}[{i}]", e, a) for i, (e, a) in enumerate(zip(expected, actual, strict=True))]
     elif type(expected) is float:  # out of a tensor, mostly
-        return _differ_tensors(*(torch.tensor(v, device="cpu") for v in (expected, actual)), where, worst)
+        numbers = [torch.tensor(v, device="cpu") for v in (expected, actual)]
+        return _differ_tensors(numbers[0], numbers[1], where, worst)
     else:
         try:
             same = bool(expected == actual) or expected is actual or (expected != expected and actual != actual)
