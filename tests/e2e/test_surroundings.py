@@ -128,7 +128,7 @@ def test_a_zoomed_window_of_high_contrast(workbench: Workbench, workspace: Path)
     workbench.probe.setting("workbench.colorTheme", "Default High Contrast")
     workbench.page("resize", 720, 450)
     try:
-        workbench.probe.open(path)
+        workbench.go_to(path, "def toy(")  # in so small a window it may be scrolled away
         workbench.visible(".codelens-decoration a", "1 break")
         workbench.visible(".squiggly-error, .squiggly-warning")
         workbench.go_to(path, "b.sum()")
