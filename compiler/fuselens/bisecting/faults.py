@@ -43,7 +43,9 @@ class Faults:
             return Proof(self.function, compiled=False, uncompiled="it was not asked to the end")
         known = proof or Proof(self.function)
         if found.code in _LIMITS:
-            why = f"{found.message} ({known.at.inputs}, {known.at.what})" if known.at else found.message
+            why, at = found.message, known.at
+            if at is not None and at.inputs not in why:  # it mostly says what was being done
+                why += f" ({at.inputs}, {at.what})"
             return replace(known, stopped=why, fault=self.of_proof(known))
         if found.code in _DEATHS and known.at is not None and known.at.eager:
             return self._of_others(known.at.inputs, found.message)
