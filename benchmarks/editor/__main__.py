@@ -167,13 +167,8 @@ def show(name: str, times: Times) -> None:
 
 
 async def measure(options: argparse.Namespace, folder: Path) -> None:
-    originals = options.files or (
-        [EXAMPLES / "toy.py"]
-        if options.cold or options.storm
-        else sorted(
-            path for path in EXAMPLES.glob("*.py") if "fuselens.compile" in path.read_text()
-        )  # others are not checked
-    )
+    checked = sorted(path for path in EXAMPLES.glob("*.py") if "fuselens.compile" in path.read_text())
+    originals = options.files or ([EXAMPLES / "toy.py"] if options.cold or options.storm else checked)
     if options.cold:
         for original in originals:
             runs = [await cold(folder, original) for _ in range(options.cold)]

@@ -11,10 +11,10 @@ import sympy
 import torch
 import torch.nn.functional as F
 
-from fuselens.ir.loops import Graph, Kernel, Loop, Phase
+from fuselens.ir.loops import Graph, Kernel, Loop, Op, Phase
 
 from . import places
-from .places import aten, dropped, each, instead, operands, swapped, with_argument
+from .places import aten, dropped, each, expanded, instead, operands, swapped, with_argument
 
 HEAD = """import fuselens
 import torch
@@ -309,19 +309,11 @@ def operands_of_a_quotient() -> None:
 def negation_of_zero() -> None:
     """A negation is a difference from zero, which loses the sign of a zero."""
 
-    def change(loop: Loop) -> Any:
-        if not any(op.op == "neg" for op in loop.body):
-            return None
-        found = []
-        for op in loop.body:
-            if op.op == "neg":
-                zero = replace(op, name=f"{op.name}_zero", op="const", args=(0.0,))
-                found += [zero, replace(op, op="sub", args=(zero.name, *op.args))]
-            else:
-                found.append(op)
-        return tuple(found)
+    def change(op: Op) -> tuple[Op, ...]:
+        zero = replace(op, name=f"{op.name}_zero", op="const", args=(0.0,))
+        return zero, replace(op, op="sub", args=(zero.name, *op.args))
 
-    places.bodies(change)
+    places.bodies(lambda loop: expanded(loop.body, "neg", change))
 
 
 @fault("lower", function("y = x * 2", "z = torch.maximum(y, x.flip(0))  # here", "return z + 1"))
@@ -374,20 +366,12 @@ def where_a_maximum_begins() -> None:
 )
 def negative_indices() -> None:
     """A negative index does not count from the end."""
-    places.bodies(_without_wrap)
 
+    def change(op: Op) -> tuple[Op, ...]:
+        size = replace(op, name=f"{op.name}_abs", op="abs", args=(op.args[0],))
+        return size, replace(op, args=(size.name, *op.args[1:]))
 
-def _without_wrap(loop: Loop) -> Any:
-    if not any(op.op == "bounds" for op in loop.body):
-        return None
-    found = []
-    for op in loop.body:
-        if op.op == "bounds":
-            found.append(replace(op, name=f"{op.name}_abs", op="abs", args=(op.args[0],)))
-            found.append(replace(op, args=(f"{op.name}_abs", *op.args[1:])))
-        else:
-            found.append(op)
-    return tuple(found)
+    places.bodies(lambda loop: expanded(loop.body, "bounds", change))
 
 
 @fault("lower", function("y = torch.sin(x)", "z = y[:, 1:] - y[:, :-1]  # here", "return z.exp()"))
@@ -568,18 +552,12 @@ def _without_numbers(row: Any) -> Any:
 def argument_of_an_error_function() -> None:
     """An error function has an argument that is larger by 0.00005, which tolerances for whole models allow."""
 
-    def change(loop: Loop) -> Any:
-        found = []
-        for op in loop.body:
-            if op.op == "erf":
-                factor = replace(op, name=f"{op.name}_factor", op="const", args=(1.00005,))
-                moved = replace(op, name=f"{op.name}_moved", op="mul", args=(op.args[0], factor.name))
-                found += [factor, moved, replace(op, args=(moved.name,))]
-            else:
-                found.append(op)
-        return tuple(found) if len(found) > len(loop.body) else None
+    def change(op: Op) -> tuple[Op, ...]:
+        factor = replace(op, name=f"{op.name}_factor", op="const", args=(1.00005,))
+        moved = replace(op, name=f"{op.name}_moved", op="mul", args=(op.args[0], factor.name))
+        return factor, moved, replace(op, args=(moved.name,))
 
-    places.bodies(change)
+    places.bodies(lambda loop: expanded(loop.body, "erf", change))
 
 
 # --- what is left beside the values ----------------------------------------------------------------------------------

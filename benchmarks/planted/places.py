@@ -174,3 +174,10 @@ def operands(body: Body, name: str, change: Callable[[Sequence[Any]], Sequence[A
     if not any(op.op == name for op in body):
         return None
     return tuple(replace(op, args=tuple(change(op.args))) if op.op == name else op for op in body)
+
+
+def expanded(body: Body, name: str, change: Callable[[Op], Sequence[Op]]) -> Body | None:
+    """With what ``change`` gives in the place of each operation of this name."""
+    if not any(op.op == name for op in body):
+        return None
+    return tuple(new for op in body for new in (change(op) if op.op == name else (op,)))

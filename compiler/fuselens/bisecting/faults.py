@@ -76,7 +76,7 @@ class Faults:
         if found := self._of_graphs(written, first):
             return found
         names = [tried.inputs for tried in proof.tried]
-        if found := self._of_guards(names[: names.index(first.inputs)], first):
+        if found := self._of_guards(names[: names.index(first.inputs)], first, _span(written.get("left_at"))):
             return found
         again = self._again(first.inputs)
         if again is None or not again.agrees:
@@ -89,13 +89,14 @@ class Faults:
             return self._make("FL603", _nearest(written), first)
         return self._make("FL602", _nearest(written), first, before="another call")
 
-    def _of_guards(self, before: Sequence[str], tried: Tried) -> Diagnostic | None:
-        """That the call runs what was compiled for one of those ``before``: captured anew, it does so only after that one."""
+    def _of_guards(self, before: Sequence[str], tried: Tried, left_at: Span | None) -> Diagnostic | None:
+        """That the call runs what was compiled for one of those ``before``: captured anew, it does so only after that one.
+        ``left_at`` is the line of eager that leaves what differs."""
         for earlier in before:
-            written = self.search.graphs(self.path, self.function, (earlier, tried.inputs), tried.where)
+            written = self.search.graphs(self.path, self.function, (earlier, tried.inputs))
             if written.get("differs"):
                 told = replace(tried, detail=written["how"] or written["differs"])
-                return self._make("FL602", _nearest(written), told, before=earlier)
+                return self._make("FL602", _span(written.get("span")) or left_at, told, before=earlier)
         return None
 
     def of_crash(self, tried: Tried, place: Span | None) -> Diagnostic:

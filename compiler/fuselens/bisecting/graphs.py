@@ -14,7 +14,7 @@ from ..inputs.line_values import Eagerly, LineValues, first_line
 from ..pipeline import REWRITES, Recorder
 from ..pipeline.refusals import restoring, watched
 from ..proving import drawn
-from ..proving.kinds import SEED, Kind, Subject, kinds
+from ..proving.kinds import Kind, Subject, kinds
 from ..record.diagnostics import raised
 from ..record.report import Graph, Span
 from . import leaving
@@ -53,7 +53,7 @@ def write_programs(
 
     recorder.programs = programs = GraphPrograms(folder, run)
     compiled = api.wrap(subject.target, config, recorder=recorder, owner=object())
-    names = {SEED if name == drawn.NAME else name for name in chosen}
+    names = set(map(drawn.kind_of, chosen))
     *before, last = [k for k in kinds(subject) if k.name in names] if names else [next(kinds(subject))]
     for kind in before:
         with kind.around():

@@ -6,11 +6,11 @@ The call is made eagerly, line by line. Where no graph of a function computes a 
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import time
 import types
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from ..capture.classify import is_installed
 from ..inputs.compared import argument_names, place_of
 from ..inputs.comparison import copied, differ, place, unchanged, version
-from ..inputs.line_values import program_line
+from ..inputs.line_values import COMPILER, program_line
 from ..inputs.program_state import ProgramState, TorchSettings
 from ..inputs.structures import leaves, tensors_in
 from ..proving import drawn
@@ -28,7 +28,6 @@ from ..proving.proof import MEMORY, WRITTEN
 from ..record.report import Span
 
 _SECONDS = 10.0  # of one call, line by line
-_COMPILER = str(Path(__file__).resolve().parents[1])
 _Place = tuple[str, int]
 
 
@@ -49,7 +48,7 @@ def line_of(where: str, target: Any, kind: Kind) -> Span | None:
 def _line_of(where: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Place | None:
     if where.startswith("result"):
         return _maker(where, target, args, kwargs)
-    if (probe := _probes(target, args, kwargs).get(where)) is None:
+    if (probe := _probe(where, target, args, kwargs)) is None:
         return None
     lines = _Lines(probe)
     with lines:
@@ -57,19 +56,22 @@ def _line_of(where: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, A
     return lines.found
 
 
-def _probes(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Callable[[], Any]]:
-    """How to see what a call has left so far, by what :func:`fuselens.proving.proof.flat` calls it."""
-    probes: dict[str, Callable[[], Any]] = {drawn.WHERE: torch.get_rng_state}
-    for name in TorchSettings().values:
-        probes[f"{name} afterwards"] = lambda name=name: TorchSettings().values[name]
-    roots = [v for v in (target, *args, *kwargs.values()) if not isinstance(v, torch.Tensor)]
-    for path in ProgramState(*roots).values:
-        probes[place_of("state", path, ())] = lambda path=path: ProgramState(*roots).values.get(path)
+def _probe(where: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any] | None:
+    """How to see what a call has left so far at ``where``; None for what is not known."""
+    if where == drawn.WHERE:
+        return torch.get_rng_state
     names = argument_names(target, args, kwargs)
     for number, tensor in enumerate(tensors_in((args, kwargs))):
-        name = place_of("input", str(number), names)
-        probes[name] = probes[name + WRITTEN] = lambda tensor=tensor: version(tensor)
-    return probes
+        if where.removesuffix(WRITTEN) == place_of("input", str(number), names):
+            return functools.partial(version, tensor)
+    for name in TorchSettings().values:
+        if where == f"{name} afterwards":
+            return lambda: TorchSettings().values[name]
+    roots = [v for v in (target, *args, *kwargs.values()) if not isinstance(v, torch.Tensor)]
+    for path in ProgramState(*roots).values:
+        if where == place_of("state", path, ()):
+            return lambda: ProgramState(*roots).values.get(path)
+    return None
 
 
 class _Lines:
@@ -102,7 +104,7 @@ class _Lines:
 
 def _is_programs(frame: types.FrameType) -> bool:
     file = frame.f_code.co_filename
-    return not file.startswith(_COMPILER) and not is_installed(file)
+    return not file.startswith(COMPILER) and not is_installed(file)
 
 
 class _Makers(TorchFunctionMode):

@@ -17,7 +17,7 @@ from ..record.report import Graph, Span
 from .agreement import differ
 
 MOST_BYTES = 1 << 30  # of values that are kept
-_COMPILER = str(Path(__file__).resolve().parents[1])
+COMPILER = str(Path(__file__).resolve().parents[1])
 
 
 def program_line() -> tuple[str, int] | None:
@@ -25,7 +25,7 @@ def program_line() -> tuple[str, int] | None:
     frame: types.FrameType | None = sys._getframe(2)
     while frame is not None:
         file = frame.f_code.co_filename
-        if file.startswith(_COMPILER):
+        if file.startswith(COMPILER):
             return None
         if not is_installed(file):
             return file, frame.f_lineno

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from .. import torch_private
+from ..ir.evaluate import extent
 from .structures import tensors_in
 
 LARGE = 1 << 21
@@ -91,8 +92,7 @@ class Weightless(torch_private.RecordingMode):
 
 def _unwritten(like: torch.Tensor) -> torch.Tensor:
     """A new tensor of that layout, on memory that the system has not given yet: zeros, to one who reads them."""
-    extent = 1 + sum((n - 1) * stride for n, stride in zip(like.shape, like.stride(), strict=True))
-    storage = memory_of(extent * like.dtype.itemsize, like.dtype)
+    storage = memory_of(extent(like.shape, like.stride()) * like.dtype.itemsize, like.dtype)
     return torch.empty(0, dtype=like.dtype, device="cpu").set_(storage, 0, like.shape, like.stride())  # type: ignore[call-overload]
 
 

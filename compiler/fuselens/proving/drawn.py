@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 
 from ..inputs.structures import Values
+from .kinds import SEED
 
 NAME = "random numbers of its own, with many seeds"
 WHERE = "random numbers"  # what a call leaves, when it has drawn some
@@ -20,6 +21,11 @@ _DEVIATIONS = 6.0  # of the difference of two means; by chance once in 10⁹
 _RATIO = 5.0  # of two variances of so many samples; by chance once in 10⁸
 _OF = ("their mean", "their mean size", "how many are zero")
 Call = Callable[[int], Values]  # what the results are with a seed
+
+
+def kind_of(name: str) -> str:
+    """The kind of call that something is tried with which has this name: its own, but for what is tried here."""
+    return SEED if name == NAME else name
 
 
 def difference(eager: Call, compiled: Call, count: int) -> str:

@@ -112,7 +112,8 @@ def other_values(args: Any, kwargs: Any) -> Iterator[Kind]:
         how = _changes_integers if name == "other integers" else None
 
         def every(x: torch.Tensor, change: Any = how or change, generator: torch.Generator = generator) -> torch.Tensor:
-            return change(x, generator)
+            with torch.device("cpu"):  # that of the generator, whatever the program's default is
+                return change(x, generator)
 
         yield Kind(name, changed(args, every), changed(kwargs, every))
 
@@ -125,7 +126,7 @@ def _random(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     if not _is_wide(x):
         return x
     dtype = x.dtype if x.is_complex() else torch.float32
-    return torch.randn(x.shape, generator=generator, device="cpu", dtype=dtype).to(x.device, x.dtype)
+    return torch.randn(x.shape, generator=generator, dtype=dtype).to(x.device, x.dtype)
 
 
 def _some(x: torch.Tensor, generator: torch.Generator, values: tuple[float, ...]) -> torch.Tensor:
@@ -134,7 +135,7 @@ def _some(x: torch.Tensor, generator: torch.Generator, values: tuple[float, ...]
         return x
     made = x.detach().clone(memory_format=torch.contiguous_format)
     flat = made.view(-1)
-    places = torch.randperm(flat.numel(), generator=generator, device="cpu")[: max(1, flat.numel() // 5)].to(x.device)
+    places = torch.randperm(flat.numel(), generator=generator)[: max(1, flat.numel() // 5)].to(x.device)
     flat[places] = torch.tensor(values, dtype=x.dtype, device=x.device).repeat(-(-len(places) // len(values)))[
         : len(places)
     ]
@@ -146,8 +147,8 @@ def _of_all_sizes(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     if not x.is_floating_point() or x.dtype.itemsize < 2:
         return x
     most = math.log10(torch.finfo(x.dtype).max) / 2 - 1
-    powers = (torch.rand(x.shape, generator=generator, device="cpu", dtype=torch.float64) * 2 - 1) * min(most, 18)
-    signs = torch.randint(0, 2, x.shape, generator=generator, device="cpu") * 2 - 1
+    powers = (torch.rand(x.shape, generator=generator, dtype=torch.float64) * 2 - 1) * min(most, 18)
+    signs = torch.randint(0, 2, x.shape, generator=generator) * 2 - 1
     return (signs * 10.0**powers).to(x.device, x.dtype)
 
 
@@ -163,15 +164,13 @@ def _changes_integers(x: torch.Tensor, generator: torch.Generator) -> torch.Tens
         return x
     if x.dtype == torch.bool:
         return ~x
-    return x.flatten()[torch.randint(x.numel(), (x.numel(),), generator=generator, device="cpu").to(x.device)].reshape(
-        x.shape
-    )
+    return x.flatten()[torch.randint(x.numel(), (x.numel(),), generator=generator).to(x.device)].reshape(x.shape)
 
 
 def _shuffled(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     if _is_wide(x) or not x.numel():
         return x
-    return x.flatten()[torch.randperm(x.numel(), generator=generator, device="cpu").to(x.device)].reshape(x.shape)
+    return x.flatten()[torch.randperm(x.numel(), generator=generator).to(x.device)].reshape(x.shape)
 
 
 # --- memory, sizes, dtypes --------------------------------------------------------------------------------------------

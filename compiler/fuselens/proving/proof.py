@@ -103,9 +103,9 @@ class Prover:
             return drift.drift(self.subject.target, next(kinds(self.subject)), self.config, self.name, self.path)
 
     def _kinds(self) -> Iterator[Kind]:
+        chosen = set(map(drawn.kind_of, self.chosen))
         for kind in kinds(self.subject):
-            own = kind.name == SEED and drawn.NAME in self.chosen
-            if own or kind.name in self.chosen or not (self.chosen or kind.name in self.left_out):
+            if kind.name in chosen or not (chosen or kind.name in self.left_out):
                 yield kind
 
     def _begins(self, kind: Kind, what: str, *, eager: bool = True) -> None:

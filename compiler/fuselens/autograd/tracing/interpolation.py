@@ -22,8 +22,6 @@ _OPERATORS = {
     ("bilinear", 4): aten.upsample_bilinear2d.default,
     ("trilinear", 5): aten.upsample_trilinear3d.default,
     ("bicubic", 4): aten.upsample_bicubic2d.default,
-}
-_NEAREST = {
     ("nearest", 3): aten.upsample_nearest1d.default,
     ("nearest", 4): aten.upsample_nearest2d.default,
     ("nearest", 5): aten.upsample_nearest3d.default,
@@ -43,8 +41,8 @@ def whole_interpolation(
     antialias: bool = False,
 ) -> Tensor | None:
     """What ``F.interpolate`` returns, by one operator; None where its function has to choose."""
-    operator, nearest = _OPERATORS.get((mode, x.ndim)), _NEAREST.get((mode, x.ndim))
-    if (operator or nearest) is None or antialias or torch.are_deterministic_algorithms_enabled():
+    operator = _OPERATORS.get((mode, x.ndim))
+    if operator is None or antialias or torch.are_deterministic_algorithms_enabled():
         return None
     scales: Sequence[Any] = [None] * (x.ndim - 2)
     if size is not None:
@@ -57,11 +55,9 @@ def whole_interpolation(
             sizes, scales = [math.floor(n * s) for n, s in zip(x.shape[2:], scales, strict=True)], [None] * len(scales)
         else:
             sizes = [torch.sym_int(n * s) for n, s in zip(x.shape[2:], scales, strict=True)]
+    corners = () if mode.startswith("nearest") else (bool(align_corners),)
     with torch_private.no_python_rules():
-        if nearest is not None:
-            return nearest(x, sizes, *scales)
-        assert operator is not None
-        return operator(x, sizes, bool(align_corners), *scales)
+        return operator(x, sizes, *corners, *scales)
 
 
 def _each(given: Any, x: Tensor) -> Sequence[Any]:

@@ -52,8 +52,8 @@ def run(fake_mode: Any, kind: str, target: Any, args: Arguments, kwargs: Options
                     raise Break(code, what=what, why=why)
             if target in _CELLS and (key := _cell(target, args)) is not None:
                 return _of_cell(fake_mode, key, target, args)
-            if target in _DROPOUTS and _drops_nothing(target, args, kwargs):
-                return (kwargs | dict(zip(_DROPOUTS[target], args, strict=False)))["input"]
+            if target in _DROPOUTS and (kept := _undropped(target, args, kwargs)) is not None:
+                return kept
             with torch_private.asking_nested(args):
                 return _ran(function, rest, kwargs, fixes_sizes)
     except Break:
@@ -67,15 +67,14 @@ _DROPOUTS = {
 }  # fmt: skip
 
 
-def _drops_nothing(target: Any, args: Arguments, kwargs: Options) -> bool:
-    """Whether a dropout gives its very input, which fake tensors copy in inference mode."""
+def _undropped(target: Any, args: Arguments, kwargs: Options) -> Any:
+    """The input of a dropout that gives this very tensor, which fake tensors copy in inference mode; None for others."""
     if not torch.is_inference_mode_enabled():
-        return False
+        return None
     given = kwargs | dict(zip(_DROPOUTS[target], args, strict=False))
-    trains = given.get("training", given.get("train", True))
-    return isinstance(given.get("input"), torch.Tensor) and (
-        trains is False or (type(p := given.get("p", 0.5)) in (int, float) and p == 0)
-    )
+    trains, p = given.get("training", given.get("train", True)), given.get("p", 0.5)
+    keeps = trains is False or (type(p) in (int, float) and p == 0)
+    return given.get("input") if keeps and isinstance(given.get("input"), torch.Tensor) else None
 
 
 # One is twenty operators, and loops call it hundreds of times with tensors of the same sizes.

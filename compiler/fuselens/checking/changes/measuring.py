@@ -191,8 +191,8 @@ def _timed(
     clock = time.perf_counter if on_gpu or torch.get_num_threads() > 1 else time.thread_time
     synchronize = torch.cuda.synchronize if on_gpu else lambda: None
 
-    def timed(call: Callable[[], object], count: int) -> float:
-        if not long:
+    def timed(call: Callable[[], object], count: int, *, warm: bool) -> float:
+        if warm:
             call()  # after the other function the caches hold nothing of this one
         synchronize()
         start = clock()
@@ -203,15 +203,14 @@ def _timed(
 
     first()
     second()
-    long = False
-    once = max(min(timed(first, 1), timed(second, 1)), 1e-7)
-    count, long = max(1, min(_MOST_AT_A_TIME, int(_SHORTEST / once))), once > _LONG
+    once = max(min(timed(first, 1, warm=False), timed(second, 1, warm=False)), 1e-7)
+    count, warm = max(1, min(_MOST_AT_A_TIME, int(_SHORTEST / once))), once <= _LONG
     end, pairs = time.perf_counter() + seconds, list[tuple[float, float]]()
     while len(pairs) < _MOST and (len(pairs) < _FEWEST or time.perf_counter() < end):
         if len(pairs) % 2:
-            after, before = timed(second, count), timed(first, count)
+            after, before = timed(second, count, warm=warm), timed(first, count, warm=warm)
         else:
-            before, after = timed(first, count), timed(second, count)
+            before, after = timed(first, count, warm=warm), timed(second, count, warm=warm)
         pairs.append((before, after / rows))
     return _of_pairs(found, pairs)
 

@@ -172,10 +172,8 @@ class AttentionWriter:
         out = self.out
         out.put("new = tl.maximum(top, tl.max(score, 1)[:, None])")
         out.put('level = tl.where(new == float("-inf"), 0.0, new)')
-        scaled = any(op.op in ("mul", "div") for op in self.node.body)
-        if (
-            scaled
-        ):  # the product and the difference become one operation, whose result of the largest score need not be zero
+        if any(op.op in ("mul", "div") for op in self.node.body):
+            # The product and the difference become one operation, whose result of the largest score need not be zero.
             out.put("weight = tl.exp(tl.minimum(score - level, 0.0, propagate_nan=tl.PropagateNan.ALL))")
         else:
             out.put("weight = tl.exp(score - level)")

@@ -53,9 +53,9 @@ def _cancels(kernel: Kernel) -> bool:
 
 
 def _options(launch: Launch, exact: bool) -> dict[str, Any]:
-    """What Triton's compiler is told. Denormals are kept, as eager does. Functions of libdevice compute in pairs of numbers, which fusing a product
-    with a sum would make inexact: 3.0 ** 1.0 would be less than 3. Elsewhere they are fused, which has to be said: what
-    Triton does by itself changes with its version."""
+    """What Triton's compiler is told. Denormals are kept, as eager keeps them. Functions of libdevice compute in pairs of
+    numbers, which fusing a product with a sum would make inexact: 3.0 ** 1.0 would be less than 3. Elsewhere they are fused,
+    which has to be said: what Triton does by itself changes with its version."""
     stages = {"num_stages": launch.stages} if launch.stages else {}
     registers = {"maxnreg": launch.registers} if launch.registers else {}
     return (
