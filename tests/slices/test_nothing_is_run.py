@@ -41,5 +41,5 @@ def test_a_folder_of_programs(tmp_path: Path) -> None:
         assert set(functions) == set(expected)
         for function in functions.values():
             assert len(function["graphs"]) == 1, (name, function["diagnostics"], function["breaks"])
-            codes = {d["code"] for d in function["diagnostics"]}
-            assert "FL921" in codes and not codes & {"FL402", "FL404"}, function["diagnostics"]
+            said = {d["code"]: d["message"] for d in function["diagnostics"]}
+            assert "FL921" in said and not said.keys() & {"FL402", "FL404"}, (name, *said.values())

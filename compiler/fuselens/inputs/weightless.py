@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from .. import torch_private
-from ..ir.evaluate import extent
 from .structures import tensors_in
 
 LARGE = 1 << 21
@@ -92,6 +91,8 @@ class Weightless(torch_private.RecordingMode):
 
 def _unwritten(like: torch.Tensor) -> torch.Tensor:
     """A new tensor of that layout, on memory that the system has not given yet: zeros, to one who reads them."""
+    from ..ir.evaluate import extent  # not above: programs import this module, and sympy comes with that one
+
     storage = memory_of(extent(like.shape, like.stride()) * like.dtype.itemsize, like.dtype)
     return torch.empty(0, dtype=like.dtype, device="cpu").set_(storage, 0, like.shape, like.stride())  # type: ignore[call-overload]
 
