@@ -17,6 +17,7 @@ from fuselens.codegen.cpu.reserved import RESERVED
 from fuselens.codegen.cpu.vectors.isa import ISAS
 from fuselens.codegen.cpu.vectors.prelude import parts_of
 from fuselens.codegen.generate import generate
+from fuselens.ir.dtypes import DTYPES
 from fuselens.ir.text import parse
 from fuselens.runtime.build import BASE_FLAGS, build, find_compiler
 from fuselens.runtime.cache.store import Cache
@@ -60,6 +61,23 @@ def test_sse2_runs() -> None:
     for layout in ("rows", "columns", "all"):
         for kind in ("sum", "max", "argmin"):
             agrees_with_evaluator(reduction(kind, "f32", layout), [sample("f32", (9, 70), kind)], "sse2", 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("isa", [ISA, *(["avx2"] if ISA == "avx512" else []), "sse2", "scalar"])
+@pytest.mark.parametrize("whole", ["i64", "i32", "i16", "u8", "u64"])
+@pytest.mark.parametrize("kind", ["f32", "f64", "bf16"])
+def test_whole_numbers_return_to_floats(kind: str, whole: str, isa: str) -> None:
+    """What a float loses as an integer stays lost: parts, signs of zeros, and, as torch converts them, what is no integer."""
+    text = pointwise("cast", kind, kind, 1).replace(
+        f"      y = cast x0 : {kind}", f"      t = cast x0 : {whole}\n      y = cast t : {kind}"
+    )
+    few = [-0.5, 0.5, -0.0, 100.25, 3.0, 7.75] + ([] if whole.startswith("u") else [-2.75, -100.5])
+    many = [math.nan, math.inf, -math.inf, 1e30] if whole == "i64" else []
+    x = torch.tensor((few + many) * 5, dtype=DTYPES[kind])
+    (found,) = compiled(parse(text), isa).call((x,))
+    expected = x.to(DTYPES[whole]).to(x.dtype)
+    assert torch.equal(found, expected)
+    assert torch.equal(found.signbit(), expected.signbit())
 
 
 @pytest.mark.parametrize("isa", [ISA, "sse2", "scalar"])

@@ -12,7 +12,7 @@ KEYWORDS = (
 ).split()
 _OURS = (
     "left begin end first unit units row lo hi n u l count stop given step share chunk chunks work parallel thread threads splat copy_edge put_edge copy_rows fetch_rows stream stream_any add_carry"
-    " to_i32 to_i64 bits round_even div_floor div_trunc mod_floor mod_trunc int_pow shift_left shift_right floor_div"
+    " to_i32 to_i64 whole_i32 whole_i64 whole_u32 whole_u64 whole_i64_far whole_u64_far bits round_even div_floor div_trunc mod_floor mod_trunc int_pow shift_left shift_right floor_div"
     " floor_mod least greatest bound wrap keep_f32 keep_f64 keep_i32 keep_i64 keep_mask"
     " arg_max arg_min arg_max_next arg_min_next arg_place any_far any_lane arc atan_near bf16_value erf_near erfc_far"
     " exp_reduce fast_exp_reduce float_to_half half_exp half_to_float half_value halves_product is_far join keep log1p_of"

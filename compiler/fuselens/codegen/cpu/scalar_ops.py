@@ -245,8 +245,10 @@ def cast(e: Emitter, op: Op, value: Value) -> str:
         return plain[b].format(x=x) if b in plain else f"({e.vector(b)}){ones[b].format(x=x)}"
     if source in ("u32", "u64") and a != b:
         x = f"({e.vector(source)}){x}"  # vectors of unsigned lanes convert as such
-    if target in ("u32", "u64") and a in ("f32", "f64"):
-        x = f"({e.vector(b)})__builtin_convertvector({x}, {e.vector(target)})"
+    if a in ("f32", "f64") and b in ("i32", "i64"):
+        whole = f"whole_{target if target in ('u32', 'u64') else b}"
+        e.need(f"{whole}.{a}")
+        x = f"{whole}({x})"
     elif a != b:
         x = f"__builtin_convertvector({x}, {e.vector(b)})"
     if target in ("f16", "bf16"):

@@ -83,6 +83,42 @@ def _extremes(width: int, isa: Isa) -> list[Part]:
     return parts
 
 
+_WHOLE = """
+static __attribute__((noinline, cold)) @l whole_{name}_far(@d x) {{
+  @l r; for (int l = 0; l < @W; ++l) {{ {lane} }} return r;
+}}
+static inline @l whole_{name}(@d x) {{  // by adding 1.5 * 2**52, below whose bits the integer then lies
+  if (__builtin_expect(any_lane(~(abs(x) < 0x1p51)), 0)) return whole_{name}_far(x);
+  return (@l)(trunc(x) + 0x1.8p52) - 0x4338000000000000L;
+}}"""
+
+
+def _whole(width: int, isa: Isa) -> list[Part]:
+    """Floats to integers. Where each lane is converted alone, GCC would make one rounding of this conversion and the one back to a
+    float, which leaves -0.0 and what is no integer, unlike eager: it does not look through the empty instruction."""
+    parts = []
+    for name, result, c in (
+        ("i32", "@i", "int"), ("i64", "@l", "long"), ("u32", "@i", "unsigned"), ("u64", "@l", "unsigned long"),
+    ):  # fmt: skip
+        long = name.endswith("64")
+        lane = f'{c} n = ({c})x[l]; asm("" : "+r"(n)); r[l] = n;'
+        for kind, token in (("f32", "@f"), ("f64", "@d")):
+            needs = ("types",)
+            text = f"static inline {result} whole_{name}({token} x) {{ "
+            if width > 2 and (not long or isa.name == "avx512"):
+                text += f"return ({result})__builtin_convertvector(x, {name}x@W); }}"
+            elif width > 2 and isa.name == "avx2" and kind == "f32":
+                text += f"return whole_{name}(__builtin_convertvector(x, @d)); }}"
+                needs = (f"whole_{name}.f64",)
+            elif width > 2 and isa.name == "avx2":
+                text = _WHOLE.format(name=name, lane=lane)
+                needs = ("any_lane", "abs.f64", "trunc.f64")
+            else:
+                text += f"{result} r; for (int l = 0; l < @W; ++l) {{ {lane} }} return r; }}"
+            parts.append(Part(f"whole_{name}.{kind}", text, needs))
+    return parts
+
+
 _KEEP = """
 // Lanes beyond the end of a row take no part in a reduction.
 static inline {v} keep_{n}({v} x, long left, {s} identity) {
@@ -275,6 +311,7 @@ def maths_parts(width: int, wide: bool, isa: Isa) -> list[Part]:
         ours = "round_even" if name == "rint" else name
         parts.append(Part(f"{ours}.f32", by_lanes(ours, "@f", f"__builtin_{name}f"), ("types",)))
         parts.append(Part(f"{ours}.f64", by_lanes(ours, "@d", f"__builtin_{name}"), ("types",)))
+    parts += _whole(width, isa)
     own: dict[str, tuple[str, tuple[str, ...]]] = {
         "exp": (maths.EXP, ("at_most.f32", "at_least.f32")),
         "exp2": (maths.EXP2, ("exp_reduce",)),
