@@ -7,7 +7,8 @@ Each program of ``programs/`` has a gain that is known: a copy that nobody needs
 on. *Predicted* is what ``fuselens what-if`` says of that change in the file as it is. Then the edit is made in a copy of the file, and both
 files are measured in processes of their own, whose calls are made in turn, in several rounds of new processes. *Measured* is the median of
 the rounds: of the time of a call (with one thread the time of that thread, which other programs do not lengthen), of the memory that a call
-holds at most, where freed blocks are given back, or of the first calls of the program into an empty cache.
+holds at most, where freed blocks are given back, or of the first calls of the program into an empty cache. A change that gains nothing on
+this machine is not offered, and measured all the same: bfloat16 where the processor has no instructions for it.
 """
 
 from __future__ import annotations
@@ -76,9 +77,12 @@ def _row(name: str, rounds: int, seconds: float) -> dict[str, Any]:
             path.parent.mkdir()
             path.write_text(source)
         found = _predicted(before, seconds, Path(folder) / "cache")
-        change = next((c for c in found if c.kind == kind and c.offered), None)
+        tried = [c for c in found if c.kind == kind]
+        change = min(
+            (c for c in tried if (c.time if gains == "time" else c.bytes)), key=lambda c: not c.offered, default=None
+        )
         if change is None:
-            whys = [c.why for c in found if c.kind == kind]
+            whys = [c.why for c in tried]
             return {"program": name, "kind": kind, "gains": gains, "why": "; ".join(whys) or "it was not found"}
         after.write_text(fixes.applied(source, change.edits))
         predicted = change.time if gains == "time" else (change.bytes or 0) / (change.bytes_before or 1)
@@ -166,7 +170,8 @@ def _text(row: dict[str, Any]) -> str:
     start = f"{row['program']:<16}{row.get('title', row['kind'])[:44]:<46}{row['gains']:<7}"
     if "predicted" not in row:
         return f"{start}not offered: {row['why']}"
-    mark = "" if row["within"] else "  too far"
+    why = row["change"].get("why")
+    mark = ("" if row["within"] else "  too far") + (f"  not offered: {why}" if why else "")
     return f"{start}{row['predicted']:>10.3f}{row['measured']:>10.3f}{row['off']:>+8.1%}{mark}"
 
 
