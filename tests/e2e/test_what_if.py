@@ -29,6 +29,8 @@ def program(workbench: Workbench, workspace: Path) -> Iterator[Path]:
     workbench.probe.open(path)
     yield path
     workbench.probe.setting("fuselens.whatIfSeconds", 0)
+    workbench.probe.command("workbench.action.revertAndCloseActiveEditor")  # with its edit, closing it later would ask
+    path.unlink()
 
 
 def shown(workbench: Workbench) -> str:
